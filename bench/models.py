@@ -5,17 +5,23 @@ backward, Adam).
     models.py REPRISE [--device cpu] [--compile] [--seconds N] [MODEL,BATCH,LENGTH,DTYPE,forward|step ...]
 
 REPRISE is the command-line tool. Ours: `reprise bench`, eagerly and as one graph. PyTorch: eagerly, on a GPU as one CUDA
-graph captured by hand, and with --compile torch.compile(mode="reduce-overhead"), whose compilation takes minutes. Float32
-is IEEE's on both sides; tf32 is float32 whose products and convolutions may round to it. On a CPU PyTorch takes as many threads as ours (REPRISE_NUM_THREADS). Medians of periods in us; host: of a call's return; MB: the peak beyond weights and arguments. Last
+graph captured by hand and, of steps, with the model by torch.cuda.make_graphed_callables, and with --compile
+torch.compile(mode="reduce-overhead"), whose compilation takes minutes. Float32
+is IEEE's on both sides; tf32 is float32 whose products and convolutions may round to it. On a CPU PyTorch takes as many threads as ours (REPRISE_NUM_THREADS). Medians of periods in us; host: of a call's return; MB: the peak beyond weights and arguments;
+launches: calls of a launch, a copy or a graph a time, of what they run on the device (ours: graphs and their nodes, as `reprise explain`
+has them; PyTorch's: its profiler, on a GPU). Last
 the ratio of PyTorch's best to ours, and the geometric mean of all. Needs torch, torchvision, timm and transformers."""
 
 import argparse
+import copy
 import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "conformance"))
@@ -27,17 +33,33 @@ vit_b_16,8,0,bf16,forward bert,1,12,f32,forward bert,8,128,f32,forward bert,8,12
 gpt2,1,64,f32,forward gpt2,4,256,bf16,forward""".split()
 
 
-def ours(program, device, work, seconds):
+def tool(program, command, device, work, *more):
+    """What the command-line tool says of a work, as JSON; a text where it fails."""
     name, batch, length, dtype, what = work
-    command = [program, "bench", name, f"--device={device}", f"--dtype={dtype}", f"--seconds={seconds}", "--json"]
-    command += [f"--batch={batch}"] * (batch > 0) + [f"--length={length}"] * (length > 0) + ["--train"] * (what == "step")
-    done = subprocess.run(command, capture_output=True, text=True)
+    line = [program, command, name, f"--device={device}", f"--dtype={dtype}", "--json", *more]
+    line += [f"--batch={batch}"] * (batch > 0) + [f"--length={length}"] * (length > 0) + ["--train"] * (what == "step")
+    done = subprocess.run(line, capture_output=True, text=True)
     try:
-        rows = json.loads(done.stdout)
+        return json.loads(done.stdout)
     except json.JSONDecodeError:
-        return {"eager": (done.stderr.strip() or f"ended with {done.returncode}")[-200:]}
-    return {r["backend"]: (r["host_us"], r["period_us"], r["memory_bytes"]) if "period_us" in r else r.get("error", "failed")
-            for r in rows}
+        return (done.stderr.strip() or f"ended with {done.returncode}")[-200:]
+
+
+def graphs_of(records):
+    """Device graphs of explain's records and their nodes, which one call launches; NONE where a part runs otherwise."""
+    if isinstance(records, str) or any(r["kind"] in ("skip", "break") for r in records):
+        return None
+    nodes = [int(m[1]) for r in records if r["kind"] == "graph" and (m := re.search(r": (\d+) nodes", r["message"]))]
+    return (len(nodes), sum(nodes)) if nodes else None
+
+
+def ours(program, device, work, seconds):
+    rows = tool(program, "bench", device, work, f"--seconds={seconds}")
+    if isinstance(rows, str):
+        return {"eager": rows}
+    graphs = graphs_of(tool(program, "explain", device, work))
+    return {r["backend"]: (r["host_us"], r["period_us"], r["memory_bytes"], graphs if r["backend"] == "fused" else None)
+            if "period_us" in r else r.get("error", "failed") for r in rows}
 
 
 def inputs_of(torch, models, name, batch, length, dtype):
@@ -99,6 +121,29 @@ def capture(torch, fn):
     return graph.replay
 
 
+CALLS = re.compile(r"cu(da)?(LaunchKernel|GraphLaunch|Memcpy.*Async|Memset.*Async)")
+
+
+def launched(events):
+    """(calls that launch, what ran on the device) among the events of a profile: dicts of cat and name."""
+    calls = sum(e.get("cat") in ("cuda_runtime", "cuda_driver") and bool(CALLS.match(e["name"])) for e in events)
+    return calls, sum(e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") for e in events)
+
+
+def profiled(torch, fn):
+    """launched() of one call."""
+    from torch.profiler import ProfilerActivity, profile
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as p:
+        fn()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        p.export_chrome_trace(path)
+        with open(path) as f:
+            return launched(json.load(f)["traceEvents"])
+
+
 def theirs(torch, models, device, work, seconds, compiles):
     name, batch, length, dtype, what = work
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
@@ -106,25 +151,34 @@ def theirs(torch, models, device, work, seconds, compiles):
     model, inputs, target = inputs_of(torch, models, name, batch, length, types[dtype])
     cuda = device == "cuda"
     model, inputs, target = model.to(device), [t.to(device) for t in inputs], target.to(device)
-    if what == "step":
-        model.train()
+
+    def caller(model):
+        if what != "step":
+            def call():
+                with torch.no_grad():
+                    return model(*inputs)
+            return call
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=cuda, fused=True)
 
         def call():
             optimizer.zero_grad(set_to_none=False)
             models.loss_of(model, inputs, target)[1].backward()
             optimizer.step()
-    else:
-        model.eval()
+        return call
 
-        def call():
-            with torch.no_grad():
-                return model(*inputs)
+    def callables():
+        own = copy.deepcopy(model)  # whose forward becomes another
+        return caller(torch.cuda.make_graphed_callables(own, tuple(inputs), allow_unused_input=True))
+
+    model.train(what == "step")
+    call = caller(model)
     found = {}
     held = torch.cuda.memory_allocated() if cuda else 0
     ways = {"eager": lambda: call}
     if cuda:
         ways["graph"] = lambda: capture(torch, call)
+    if cuda and what == "step":
+        ways["callables"] = callables
     if compiles:
         ways["compiled"] = lambda: torch.compile(call, mode="reduce-overhead")
     for way, make in ways.items():
@@ -133,10 +187,23 @@ def theirs(torch, models, device, work, seconds, compiles):
         try:
             fn = make()
             times = measure(fn, torch.cuda.synchronize if cuda else lambda: None, seconds)
-            found[way] = (*times, torch.cuda.max_memory_allocated() - held if cuda else 0)
+            peak = torch.cuda.max_memory_allocated() - held if cuda else 0
+            found[way] = (*times, peak, profiled(torch, fn) if cuda else None)
+            del fn
         except Exception as e:  # a peer that fails is a line of the table
             found[way] = f"{type(e).__name__}: {e}".split("\n")[0][:150]
     return found
+
+
+FIELDS = f"{'period':>10s}{'host':>9s}{'MB':>9s}{'launches':>12s}"
+
+
+def fields(m):
+    """(host, period, bytes, (launches, of how many) or None) as columns, or why there are none."""
+    if isinstance(m, str):
+        return f"  {m}"
+    launches = f"{m[3][0]}/{m[3][1]}" if m[3] else "-"
+    return f"{m[1]:10.1f}{m[0]:9.1f}{m[2] / 1e6:9.1f}{launches:>12s}"
 
 
 def main():
@@ -146,7 +213,7 @@ def main():
     options.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     options.add_argument("--compile", action="store_true")
     options.add_argument("--seconds", type=float, default=0.5)
-    o = options.parse_args()
+    o = options.parse_intermixed_args()
     import torch
 
     import models
@@ -154,22 +221,18 @@ def main():
     if o.device == "cpu":
         torch.set_num_threads(int(os.environ.get("REPRISE_NUM_THREADS", os.cpu_count())))
     ratios = []
-    print(f"{'work':44s}{'ours':9s}{'period':>10s}{'host':>9s}{'MB':>8s}   PyTorch's period, host, MB")
+    print(f"{'work':44s}{'ours':9s}{FIELDS}   {'PyTorch':10s}{FIELDS}")
     for text in o.works or WORKS:
         name, batch, length, dtype, what = text.split(",")
+        if name not in models.ALL:
+            options.error(f"there is no model {name}: {', '.join(models.ALL)}")
         work = (name, int(batch), int(length), dtype, what)
         mine, peer = ours(o.program, o.device, work, o.seconds), theirs(torch, models, o.device, work, o.seconds, o.compile)
         if o.device == "cuda":
             torch.cuda.empty_cache()
         for k, (own, other) in enumerate(itertools.zip_longest(mine.items(), peer.items())):
-            row = " " * 39
-            if own:
-                m = own[1]
-                row = f"{own[0]:9s}" + (f"{m[1]:10.1f}{m[0]:9.1f}{m[2] / 1e6:8.1f}   " if isinstance(m, tuple) else f"  {m}   ")
-            if other:
-                p = other[1]
-                row += f"{other[0]} " + (f"{p[1]:.1f} {p[0]:.1f} {p[2] / 1e6:.1f}" if isinstance(p, tuple) else p)
-            print(f"{text if k == 0 else '':44s}{row}")
+            row = f"{text if k == 0 else '':44s}" + (f"{own[0]:9s}{fields(own[1])}" if own else " " * (9 + len(FIELDS)))
+            print((row + (f"   {other[0]:10s}{fields(other[1])}" if other else "")).rstrip())
         best = [p[1] for p in peer.values() if isinstance(p, tuple)]
         own = [m[1] for m in mine.values() if isinstance(m, tuple)]
         if best and own:

@@ -99,6 +99,13 @@ RP_CALL rp_status rp_module_apply(rp_module *m, rp_module_visit *visit, void *ct
 /* A table: names, sizes, types, parameters, bytes. NUL-terminated, cut at `bytes`; returns the length that it needs
    without the NUL. */
 RP_CALL size_t rp_module_summary(rp_module *m, char *buf, size_t bytes);
+/* The same of a forward, as torchinfo has it: a row a module with the sizes of what went in and came out at its first call, its own
+   parameters and how often it was called ("-" and 0: it was not; only layers and rp_module_call are calls), then totals. fn is m's
+   forward, with n_out results, 64 at most; it runs once on in[], as by rp_module_call, but in evaluation mode and without gradients.
+   Arguments are borrowed, results given back, modes and hooks as before. On failure, of fn too, and within a function that is
+   recorded: an error, 0 and an empty text. */
+RP_CALL size_t rp_module_summary_with(rp_module *m, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out,
+                                      char *buf, size_t bytes);
 
 /* The module at a dotted path below m, borrowed ("layer1.0.conv1"; "" is m): Module.get_submodule. On failure a module on which
    every call fails. */
@@ -399,7 +406,8 @@ RP_CALL rp_tensor *rp_recurrent_forward_packed(const rp_recurrent_layer *l, rp_t
 /* torch.nn.utils.rnn: sequences of any order of lengths (enforce_sorted=False). Tensors of the scope, as all results are. */
 typedef struct rp_packed_sequence {
     rp_tensor *data, *batch_sizes; /* as rp_pack_padded_sequence gives them, the longest sequence first */
-    rp_tensor *sorted_indices, *unsorted_indices; /* which sequence is the k-th packed; where the k-th sequence is */
+    rp_tensor *sorted_indices, *unsorted_indices; /* which sequence is the k-th packed; where the k-th sequence is;
+                                                     NULL: they are sorted already */
 } rp_packed_sequence;
 /* x: (L, N, ...), batch_first (N, L, ...); lengths: (N) int64, 1 to L each. */
 RP_CALL rp_status rp_packed_sequence_make(rp_packed_sequence *p, rp_tensor *x, rp_tensor *lengths, bool batch_first);

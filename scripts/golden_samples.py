@@ -37,6 +37,19 @@ def others(x, dim=None):
     return y.reshape(x.shape) if dim is None or x.dim() == 0 else y.movedim(-1, dim)
 
 
+def resample_nearest(x, size, mode, step):
+    """interpolate's nearest places, along the last dims; of the types that it takes."""
+    if not x.dtype.is_floating_point and x.dtype != torch.uint8:
+        raise RuntimeError("no such places")
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    for k, (n, s) in enumerate(zip(size, step)):
+        dim = x.dim() - len(size) + k
+        scale = torch.tensor(s, dtype=wide) if s > 0 else torch.tensor(x.shape[dim], dtype=wide) / torch.tensor(n, dtype=wide)
+        at = ((torch.arange(n, dtype=wide) + 0.5 * mode) * scale).floor().long().clamp(max=x.shape[dim] - 1)
+        x = x.index_select(dim, at)
+    return x
+
+
 def pad_edges(x, pad, mode):
     """F.pad of any dims: along each, elements at the places that those of the result are copies of."""
     for k in range(len(pad) // 2):
@@ -521,7 +534,7 @@ ADAPT = {
     "recur_backward": recur_backward,
     "ctc_reach": ctc_reach,
     "ctc_carry": ctc_carry,
-    "pad_edges": pad_edges,
+    "pad_edges": pad_edges, "resample_nearest": resample_nearest,
     "pad_edges_input": lambda g, size, pad, mode: transposed(lambda x: pad_edges(x, pad, mode), g, size),
     "avg_pool_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
 }

@@ -11,7 +11,7 @@ for python in "${CONFORMANCE_PYTHON:-}" build/conformance-venv/bin/python python
     if "$python" -c 'import torch.testing._internal.common_methods_invocations' 2>/dev/null; then
         export REPRISE_MODULE_DIR="$PWD/$build" REPRISE_CACHE_DIR="$PWD/$build/test-cache"
         status=0
-        for program in schemas opinfo special_values; do
+        for program in schemas opinfo integers special_values; do
             "$python" "tests/opinfo/$program.py" "$build/libreprise.so" "$@" || status=$?
         done
         exit $status

@@ -255,6 +255,36 @@ static void networks(void **state) {
     }
 }
 
+/* One image without a batch beside a weight whose channels lie last: the weight has a dim more than the result. Its strides, and those
+   of the gradient, are those of PyTorch; the values are those of rows. */
+static void images_alone(void **state) {
+    (void)state;
+    rp_tensor *x = rp_rand(RP_DIMS(2, 9, 30)), *w = rp_rand(RP_DIMS(4, 2, 3, 2)), *y[2], *grad[2];
+    for (unsigned i = 0; i < 2; i++) {
+        if (i) w = rp_contiguous(w, RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
+        rp_tensor *in = rp_detach(x);
+        OK(rp_set_requires_grad(in, true));
+        rp_tensor *out = rp_conv2d(in, w), *sum = rp_sum(rp_mul(out, out));
+        OK(rp_grad(&sum, 1, &in, 1, NULL, NULL, &grad[i]));
+        y[i] = rp_detach(out);
+    }
+    assert_true(rp_stride(y[1], 0) == 1 && rp_stride(y[1], 1) == 29 * 4 && rp_stride(y[1], 2) == 4);
+    assert_true(rp_stride(grad[1], 0) == 1 && rp_stride(grad[1], 1) == 30 * 2 && rp_stride(grad[1], 2) == 2);
+    same(y[0], rp_contiguous(y[1]), "an image alone");
+    same(grad[0], rp_contiguous(grad[1]), "an image's gradient");
+    rp_tensor *t =
+        rp_conv_transpose2d(x, rp_contiguous(rp_rand(RP_DIMS(2, 1, 3, 2)),
+                                             RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST)));
+    int64_t reach = 0;
+    for (int64_t d = 0; d < 3; d++) reach += (rp_size(t, d) - 1) * rp_stride(t, d);
+    assert_int_equal(reach + 1, rp_numel(t));
+    rp_tensor *volume =
+        rp_conv3d(rp_rand(RP_DIMS(2, 4, 5, 6)),
+                  rp_contiguous(rp_rand(RP_DIMS(4, 2, 2, 3, 2)),
+                                RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST_3D)));
+    assert_true(rp_is_contiguous(volume));
+}
+
 /* Sizes that change: the order is found again for each specialisation, and holds for all of its sizes. */
 static void sized(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -284,7 +314,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(formats, begin),  cmocka_unit_test_setup(eager, begin),
         cmocka_unit_test_setup(networks, begin), cmocka_unit_test_setup(sizes, begin),
-        cmocka_unit_test_setup(compiled, begin),
+        cmocka_unit_test_setup(compiled, begin), cmocka_unit_test_setup(images_alone, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

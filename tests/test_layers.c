@@ -422,9 +422,22 @@ static void refusals(void **state) {
     REFUSED(rp_max_unpool_forward(&unpool, rp_zeros(RP_DIMS(1, 3)),
                                   rp_zeros(RP_DIMS(1, 3), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)), RP_DIMS(8)));
     REFUSED(rp_max_unpool_add(m, "d", &unpool, NULL, NULL, NULL, 2));
+    /* sizes that do not fit: nothing overflows on the way */
+    REFUSED(rp_max_unpool_add(m, "d", &unpool, (const int64_t[]){INT64_MAX}, NULL, NULL, 1));
+    REFUSED(rp_max_unpool_add(m, "d", &unpool, (const int64_t[]){2}, (const int64_t[]){INT64_MAX}, NULL, 1));
+    REFUSED(rp_max_unpool_add(m, "d", &unpool, (const int64_t[]){2}, NULL, (const int64_t[]){INT64_MAX}, 1));
+    REFUSED(rp_conv_transpose_add(m, "d", &transposed, 2, 3, KERNEL(3, 3), CONV_OF(.stride = {INT64_MAX, 1})));
+    REFUSED(rp_conv_transpose_add(m, "d", &transposed, 2, 3, KERNEL(3, 3), CONV_OF(.output_padding = {INT64_MAX, 1})));
+    OK(rp_max_unpool_add(m, "f", &unpool, (const int64_t[]){2}, (const int64_t[]){INT32_MAX}, NULL, 1));
+    x = rp_expand(rp_zeros(RP_DIMS(1, 1)), RP_DIMS(1, INT64_C(1) << 40));
+    REFUSED(rp_max_unpool_forward(&unpool, x, x, NULL, 0));
+    OK(rp_conv_transpose_add(m, "g", &conv, 1, 1, KERNEL(3), CONV_OF(.stride = {INT32_MAX})));
+    REFUSED(rp_conv_transpose_forward(&conv, x, RP_DIMS(9)));
     REFUSED(rp_op_layer_init(&op, "mse_loss(reduction='most')"));
     REFUSED(rp_op_layer_init(&op, "max_pool2d([None, 2])"));
     REFUSED(rp_op_layer_init(&op, "im2col()"));
+    REFUSED(rp_op_layer_init(&op, "identity(1)"));
+    OK(rp_op_layer_init(&op, " identity () "));
     OK(rp_op_layer_init(&op, "identity"));
     REFUSED(rp_op_layer_forward(&op, RP_TENSORS(x, x)));
     OK(rp_op_layer_init(&op, "adaptive_avg_pool2d([None, 2])"));
@@ -437,6 +450,11 @@ static void refusals(void **state) {
     REFUSED(rp_packed_sequence_make(&p, rp_zeros(RP_DIMS(3, 3, 2)), lengths_of(4, 1, 1), false));
     REFUSED(rp_packed_sequence_pad(NULL, false, 0, 0, NULL));
     REFUSED(rp_pad_sequence(NULL, 1, false, 0));
+    REFUSED(rp_pad_sequence(RP_TENSORS(lengths_of(1, 2, 3), rp_slice(lengths_of(1, 2, 3), 0, 0, 2, 1)), false, 1e300));
+    rp_layer_norm_layer rows;
+    memset(&rows, 0xaa, sizeof rows); /* holds no tensors behind a failure */
+    REFUSED(rp_layer_norm_add_with(m, "h", &rows, RP_DIMS(4), &(const rp_layer_norm_options){.struct_size = 9999}));
+    assert_null(rows.weight);
     REFUSED(rp_pad_sequence(RP_TENSORS(rp_zeros(RP_NO_DIMS)), false, 0));
     REFUSED(rp_pad_sequence(RP_TENSORS(rp_zeros(RP_DIMS(2, 3)), rp_zeros(RP_DIMS(2, 4))), false, 0));
 }
@@ -504,6 +522,34 @@ static void kaiming(void **state) {
     REFUSED(rp_init_kaiming_uniform_with(t, RP_OPTIONS(rp_kaiming_options, .nonlinearity = "none")));
     REFUSED(rp_init_kaiming_uniform_with(t, RP_OPTIONS(rp_kaiming_options, .fan = (rp_fan)7)));
     REFUSED(rp_init_kaiming_normal_with(rp_zeros(RP_DIMS(4)), NULL));
+    /* a slope without bound leaves nothing; what is no number is no slope */
+    t = rp_ones(RP_DIMS(3, 2));
+    for (int k = 0; k < 2; k++) {
+        (void)rp_fill_(t, rp_i64(1));
+        OK((k ? rp_init_kaiming_normal_with
+              : rp_init_kaiming_uniform_with)(t, RP_OPTIONS(rp_kaiming_options, .a = INFINITY)));
+        assert_true(rp_item(rp_all(rp_eq_scalar(t, rp_i64(0)))).v.b);
+    }
+    REFUSED(rp_init_kaiming_normal_with(t, RP_OPTIONS(rp_kaiming_options, .a = NAN)));
+}
+
+static void alike(rp_tensor *a, rp_tensor *b) { assert_true(!rp_failed() && rp_item(rp_all(rp_eq(a, b))).v.b); }
+
+/* Sequences that were sorted before have no indices, as rp_pack_padded_sequence leaves it. */
+static void sorted_sequences(void **state) {
+    (void)state;
+    module = rp_module_new("");
+    rp_recurrent_layer l;
+    OK(rp_recurrent_add(module, "l", &l, RP_GRU, 3, 2, NULL));
+    rp_tensor *x = rp_rand(RP_DIMS(4, 3, 3)), *hx = rp_rand(RP_DIMS(1, 3, 2)), *hy[2], *again[2];
+    rp_packed_sequence p = {0}, made;
+    p.data = rp_pack_padded_sequence(x, lengths_of(4, 3, 1), false, &p.batch_sizes);
+    OK(rp_packed_sequence_make(&made, x, lengths_of(4, 3, 1), false));
+    alike(rp_recurrent_forward_sequence(&l, &p, hx, NULL, &hy[0], NULL),
+          rp_recurrent_forward_sequence(&l, &made, hx, NULL, &hy[1], NULL));
+    alike(hy[0], hy[1]);
+    alike(rp_packed_sequence_pad(&p, false, 7, 0, &again[0]), rp_packed_sequence_pad(&made, false, 7, 0, &again[1]));
+    alike(again[0], again[1]);
 }
 
 /* Dropouts of channels take all of a channel or nothing, and none in evaluation; alpha dropout keeps mean and variance. */
@@ -644,6 +690,7 @@ int main(int argc, char **argv) {
         TEST(refusals),
         TEST(cumulative_is_compiled),
         TEST(kaiming),
+        TEST(sorted_sequences),
         TEST(rms_norm),
         TEST(rms_norm_plain),
         TEST(group_norm),

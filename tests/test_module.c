@@ -332,6 +332,106 @@ static void errors_name_the_part(void **state) {
     rp_module_release(parent);
 }
 
+/* ---------------------------------------------------------------- summaries of a forward */
+
+static void failing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = rp_linear_layer_forward(ctx, in[0]);
+}
+
+static void giving_nothing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)in, (void)n_in, (void)n_out;
+    out[0] = NULL;
+}
+
+static void summing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    char text[64] = "x";
+    out[0] = in[0];
+    assert_true(rp_module_summary_with(ctx, (rp_fn){body, NULL, 0, "f"}, in, 1, 1, text, sizeof text) == 0);
+    assert_string_equal(text, "");
+    refused("within a function that is recorded");
+}
+
+static bool has_row(const char *text, const char *name, const char *in, const char *out, long parameters, int calls) {
+    for (const char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        char start[64], end[64];
+        snprintf(start, sizeof start, "%s  ", name);
+        snprintf(end, sizeof end, " %ld %6d\n", parameters, calls);
+        const char *stop = strchr(line, '\n'), *i = strstr(line, in), *o = i ? strstr(i + strlen(in), out) : NULL;
+        if (strncmp(line, start, strlen(start)) == 0 && o && o < stop &&
+            strncmp(stop + 1 - strlen(end), end, strlen(end)) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void summary_of_a_forward(void **state) {
+    (void)state;
+    struct net net;
+    rp_module *m = net_new(&net);
+    char text[8192], again[8192];
+    float before[4], after[4];
+    rp_tensor *x = rp_rand(RP_DIMS(2, 3, 8, 6)), *y = NULL;
+    const rp_fn fn = {body, &net, 0, "net"};
+    OK(rp_module_set_training(rp_module_find(m, "fc"), false));
+    OK(rp_to_host(net.block[0].bn.running_mean, before, sizeof before));
+    size_t n = rp_module_summary_with(m, fn, &x, 1, 1, text, sizeof text);
+    assert_true(n > 0 && n == strlen(text) && !rp_failed());
+    assert_true(has_row(text, "net", "(2, 3, 8, 6)", "(2, 5)", 1, 1));
+    assert_true(has_row(text, "blocks", "-", "-", 0, 0));
+    assert_true(has_row(text, "blocks.0.conv", "(2, 3, 8, 6)", "(2, 4, 8, 6)", 112, 1));
+    assert_true(has_row(text, "blocks.1.bn", "(2, 4, 8, 6)", "(2, 4, 8, 6)", 8, 1));
+    assert_true(has_row(text, "fc", "(2, 4)", "(2, 5)", 25, 1));
+    assert_non_null(strstr(text, "298 parameters, 298 of them trained"));
+    /* four times (2, 4, 8, 6), (2, 4) and twice (2, 5) in float32 */
+    assert_non_null(strstr(text, "6256 bytes come out of modules"));
+    /* as before: modes, buffers, and what is cut off */
+    assert_true(rp_module_training(m) && !rp_module_training(rp_module_find(m, "fc")));
+    OK(rp_to_host(net.block[0].bn.running_mean, after, sizeof after));
+    assert_memory_equal(before, after, sizeof before);
+    assert_int_equal(rp_item_i64(net.block[0].bn.num_batches_tracked), 0);
+    assert_true(rp_grad_enabled());
+    assert_true(rp_module_summary_with(m, fn, &x, 1, 1, again, 20) == n);
+    assert_true(strlen(again) == 19 && strncmp(again, text, 19) == 0);
+    assert_true(rp_module_summary_with(m, fn, &x, 1, 1, NULL, 0) == n);
+    /* a function that is compiled stays as it is; one that is being recorded has no summary */
+    rp_compiled *f = rp_compile_module(m, fn, NULL);
+    for (int i = 0; i < 3; i++) OK(rp_call(f, &x, 1, &y, 1));
+    const unsigned recorded = traced;
+    assert_true(rp_module_summary_with(m, fn, &x, 1, 1, NULL, 0) == n);
+    assert_int_equal(traced, recorded + 1);
+    OK(rp_call(f, &x, 1, &y, 1));
+    assert_int_equal(traced, recorded + 1);
+    rp_compiled_release(f);
+    f = rp_compile((rp_fn){summing, m, 0, "summing"}, NULL);
+    OK(rp_call(f, &x, 1, &y, 1));
+    rp_compiled_release(f);
+    /* what fails */
+    strcpy(text, "x");
+    assert_int_equal(rp_module_summary_with(m, (rp_fn){failing, &net.fc, 0, "f"}, &x, 1, 1, text, sizeof text), 0);
+    assert_string_equal(text, "");
+    refused("linear");
+    assert_true(rp_module_training(m) && !rp_module_training(rp_module_find(m, "fc")));
+    assert_int_equal(rp_module_summary_with(m, (rp_fn){giving_nothing, NULL, 0, "g"}, &x, 1, 1, text, sizeof text), 0);
+    refused("NULL");
+    assert_int_equal(rp_module_summary_with(m, (rp_fn){0}, &x, 1, 1, text, sizeof text), 0);
+    refused("has no body");
+    assert_int_equal(rp_module_summary_with(m, fn, &x, 1, 65, text, sizeof text), 0);
+    refused("64 results at most");
+    assert_int_equal(rp_module_summary_with(NULL, fn, &x, 1, 1, text, sizeof text), 0);
+    refused("module");
+    bool done = false;
+    for (uint64_t k = 1; !done; k++) {
+        rp__alloc_fail_at(k);
+        done = rp_module_summary_with(m, fn, &x, 1, 1, NULL, 0) == n;
+        rp__alloc_fail_at(0);
+        if (!done) assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
+        assert_true(rp_module_training(m) && !rp_module_training(rp_module_find(m, "fc")));
+    }
+    rp_module_release(m);
+}
+
 /* ---------------------------------------------------------------- hooks */
 
 /* Writes what is called, in order, and what goes in and out, to `text`. */
@@ -639,6 +739,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(modes, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(training_steps, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(errors_name_the_part, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(summary_of_a_forward, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(hooks_in_their_order, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(hooks_of_compiled_functions, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(hooks_of_every_layer, scope_setup, scope_teardown),

@@ -1089,6 +1089,81 @@ static void test_older_errors(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* Convolutions of integers are those of int64, whose lower bits are left: of every type, geometry, place between the operands' and
+   beyond a line's 256. PyTorch has neither dilation nor transposes of less than 64 bits, and no integers on CUDA. */
+static void test_convolutions_of_integers(void **state) {
+    (void)state;
+    static const rp_dtype types[] = {RP_I8, RP_U8, RP_I16, RP_I32};
+    static const struct {
+        int64_t spatial, x[3], w[3], stride[3], padding[3], groups;
+    } calls[] = {{1, {600}, {5}, {1}, {2}, 1},
+                 {1, {19}, {4}, {3}, {0}, 2},
+                 {2, {7, 300}, {3, 2}, {2, 1}, {1, 0}, 2},
+                 {2, {4, 5}, {4, 5}, {1, 1}, {3, 4}, 1},
+                 {3, {4, 5, 6}, {2, 3, 1}, {1, 2, 3}, {1, 0, 0}, 2}};
+    for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
+        rp_scope s = rp_scope_begin();
+        const size_t n = (size_t)calls[c].spatial;
+        const int64_t g = calls[c].groups;
+        int64_t x_size[5] = {2, 4}, w_size[5] = {6, 4 / g};
+        for (size_t d = 0; d < n; d++) x_size[2 + d] = calls[c].x[d], w_size[2 + d] = calls[c].w[d];
+        rp_tensor *x = rp_randint(INT64_MIN / 4, INT64_MAX / 4, x_size, n + 2),
+                  *w = rp_randint(INT64_MIN / 4, INT64_MAX / 4, w_size, n + 2),
+                  *b = rp_randint(INT64_MIN / 4, INT64_MAX / 4, RP_DIMS(6));
+#define CONV(k, x, w, b) rp_conv##k##d(x, w, b, calls[c].stride, n, calls[c].padding, n, RP_DIMS(1), g)
+#define ANY_CONV(x, w, b) (n == 1 ? CONV(1, x, w, b) : n == 2 ? CONV(2, x, w, b) : CONV(3, x, w, b))
+        rp_tensor *wide = ANY_CONV(x, w, b);
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+            rp_tensor *in = rp_transpose(rp_contiguous(rp_transpose(rp_to_dtype(x, types[t]), 1, -1)), 1, -1);
+            rp_tensor *y = ANY_CONV(in, rp_to_dtype(w, types[t]), rp_to_dtype(b, types[t]));
+            if (rp_failed()) fail_msg("call %zu, %s: %s", c, rp_dtype_name(types[t]), rp_error_message());
+            assert_int_equal(rp_dtype_of(y), types[t]);
+            assert_true(rp_item(rp_all(rp_eq(y, rp_to_dtype(wide, types[t])))).v.b);
+        }
+        assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+    }
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = Z(RP_I32, 1, 2, 5, 5), *w = Z(RP_I32, 2, 2, 3, 3);
+    EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(1), RP_DIMS(0), RP_DIMS(1, 2)), RP_ERROR_DTYPE, "not defined for 'Int'");
+    EXPECT(rp_conv_transpose2d(x, w), RP_ERROR_DTYPE, "not defined for 'Int'");
+    EXPECT(rp_constant_pad_nd(x, RP_DIMS(1, 0), rp_f64(1e300)), RP_ERROR_INVALID_ARGUMENT, "without overflow");
+    EXPECT(rp_pad(Z(RP_U8, 3), RP_DIMS(0, 1), "constant", rp_f64(300)), RP_ERROR_INVALID_ARGUMENT, "without overflow");
+    assert_false(rp_is_error(rp_constant_pad_nd(x, RP_DIMS(-1, 0), rp_f64(1e300)))); /* nothing is added */
+    EXPECT(rp_conv2d(Z(RP_BOOL, 1, 2, 5, 5), Z(RP_BOOL, 2, 2, 3, 3)), RP_ERROR_DTYPE, "not defined for 'Bool'");
+    EXPECT(rp_conv_weight(Z(RP_I64, 1, 2, 3, 3), Z(RP_I64, 1, 2, 5, 5), RP_DIMS(2, 2, 3, 3), RP_DIMS(1), RP_DIMS(0),
+                          RP_DIMS(1), 1),
+           RP_ERROR_DTYPE, "not defined for 'Long'");
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* Of images on a CPU as many results as places, or twice as many, go by these numbers whatever the factor is, and so does the gradient; of
+   rows, and of the nearest exact place, by the factor. */
+static void test_nearest_by_sizes(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    const double by[2] = {1.2, 2.3}, exact[2] = {1, 2.3};
+    rp_tensor *x = rp_reshape(rp_to_dtype(rp_arange(rp_i64(0), rp_i64(12)), RP_F32), RP_DIMS(1, 1, 4, 3)), *grad;
+    float v[24], want[24];
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    rp_tensor *y = rp_interpolate(x, NULL, 0, by, 2, "nearest", RP_UNSET, RP_UNSET, false), *sum = rp_sum(y);
+    assert_int_equal(rp_to_host(y, v, sizeof v), RP_OK);
+    for (int i = 0; i < 24; i++) want[i] = (float)(i / 6 * 3 + i % 6 / 2);
+    assert_memory_equal(v, want, sizeof v);
+    assert_int_equal(rp_grad(&sum, 1, &x, 1, NULL, NULL, &grad), RP_OK);
+    assert_int_equal(rp_to_host(grad, v, 12 * sizeof *v), RP_OK);
+    for (int i = 0; i < 12; i++) assert_true(v[i] == 2);
+    x = rp_reshape(rp_to_dtype(rp_arange(rp_i64(0), rp_i64(3)), RP_U8), RP_DIMS(1, 1, 3));
+    uint8_t bytes[6];
+    y = rp_interpolate(x, NULL, 0, by + 1, 1, "nearest", RP_UNSET, RP_UNSET, false);
+    assert_int_equal(rp_to_host(y, bytes, 6), RP_OK);
+    assert_memory_equal(bytes, ((const uint8_t[]){0, 0, 0, 1, 1, 2}), 6);
+    y = rp_interpolate(rp_reshape(x, RP_DIMS(1, 1, 1, 3)), NULL, 0, exact, 2, "nearest-exact", RP_UNSET, RP_UNSET,
+                       false);
+    assert_int_equal(rp_to_host(y, bytes, 6), RP_OK);
+    assert_memory_equal(bytes, ((const uint8_t[]){0, 0, 1, 1, 1, 2}), 6);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 /* Coordinates of many results are rounded: an element's gradient is from those that read it, and not from those that would. */
 static void test_nearest_of_many(void **state) {
     (void)state;
@@ -1311,6 +1386,8 @@ int main(void) {
         TEST(test_errors_views),
         TEST(test_errors_index),
         TEST(test_errors_matrices),
+        TEST(test_convolutions_of_integers),
+        TEST(test_nearest_by_sizes),
         TEST(test_errors_random),
         TEST(test_errors_from_kernels),
         TEST(test_overlap),

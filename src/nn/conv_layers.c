@@ -28,8 +28,9 @@ static rp_status conv_read(rp_conv_layer *l, const int64_t *kernel, size_t spati
         if (o->padding[d] < 0 || o->output_padding[d] < 0 || (o->same && (o->padding[d] || o->stride[d] != 1)))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                             "convolution layer: paddings are 0 or more; `same` has none of its own, and stride 1");
-        if (kernel[d] > INT32_MAX || o->padding[d] > INT32_MAX || o->dilation[d] > INT32_MAX)
-            return rp__fail(RP_ERROR_SHAPE, "convolution layer: kernel, padding and dilation are at most %d",
+        if (kernel[d] > INT32_MAX || o->stride[d] > INT32_MAX || o->padding[d] > INT32_MAX ||
+            o->dilation[d] > INT32_MAX || o->output_padding[d] > INT32_MAX)
+            return rp__fail(RP_ERROR_SHAPE, "convolution layer: kernel, stride, paddings and dilation are at most %d",
                             INT32_MAX);
     }
     if ((unsigned)o->padding_mode > RP_PADDING_CIRCULAR)
@@ -136,6 +137,14 @@ static const int64_t *spatial_sizes(const char *layer, const rp_tensor *x, unsig
     return NULL;
 }
 
+/* Places that n windows reach, `stride` apart, less 2 padding: (n - 1) stride + window - 2 padding, of numbers below 2^62 but for n. */
+static rp_status reach_of(const char *layer, int64_t n, int64_t stride, int64_t window, int64_t padding, int64_t *out) {
+    if (!__builtin_mul_overflow(n - 1, stride, out) && !__builtin_add_overflow(*out, window - 2 * padding, out) &&
+        *out < INT64_MAX / 2)
+        return RP_OK;
+    return rp__fail(RP_ERROR_SHAPE, "%s: a size does not fit into 64 bits", layer);
+}
+
 /* output_padding, so that the result has these sizes. */
 static rp_status rest_of(const rp_conv_layer *l, rp_tensor *x, const int64_t *size, size_t n, int64_t rest[3]) {
     const rp_conv_options *o = &l->options;
@@ -147,7 +156,9 @@ static rp_status rest_of(const rp_conv_layer *l, rp_tensor *x, const int64_t *si
     if (!(size = spatial_sizes("convolution layer", x, l->spatial, size, n))) return rp_error_status();
     for (unsigned d = 0; d < l->spatial; d++) {
         const int64_t in = rp_size(x, (int64_t)(x->ndim - l->spatial + d)), kernel = rp_size(l->weight, 2 + (int64_t)d);
-        const int64_t least = (in - 1) * o->stride[d] - 2 * o->padding[d] + o->dilation[d] * (kernel - 1) + 1;
+        int64_t least;
+        RP_TRY(
+            reach_of("convolution layer", in, o->stride[d], o->dilation[d] * (kernel - 1) + 1, o->padding[d], &least));
         if (size[d] < least || size[d] > least + o->stride[d] - 1)
             return rp__fail(RP_ERROR_SHAPE,
                             "convolution layer: output_size %lld of spatial dim %u is not from %lld to %lld",
@@ -200,6 +211,8 @@ rp_status rp_max_unpool_add_at(const char *site, rp_module *m, const char *name,
         RP_TRY(rp__layer_positive(what, "kernel", l->kernel[d]));
         RP_TRY(rp__layer_positive(what, "stride", l->stride[d]));
         if (l->padding[d] < 0) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a padding is 0 or more", what);
+        if (l->kernel[d] > INT32_MAX || l->stride[d] > INT32_MAX || l->padding[d] > INT32_MAX)
+            return rp__fail(RP_ERROR_SHAPE, "%s: kernel, stride and padding are at most %d", what, INT32_MAX);
     }
     return rp__module_adopt_layer(m, name, NULL, 0, &l->module);
 }
@@ -217,7 +230,7 @@ static rp_tensor *unpool(const rp_max_unpool_layer *l, rp_tensor *x, rp_tensor *
     if (given && !(given = spatial_sizes(what, x, l->spatial, given, n))) return rp__tensor_error();
     for (unsigned d = 0; d < l->spatial; d++) {
         const int64_t in = rp_size(x, (int64_t)(x->ndim - l->spatial + d));
-        size[d] = (in - 1) * l->stride[d] + l->kernel[d] - 2 * l->padding[d];
+        if (reach_of(what, in, l->stride[d], l->kernel[d], l->padding[d], &size[d]) != RP_OK) return rp__tensor_error();
         if (given && (given[d] <= size[d] - l->stride[d] || given[d] >= size[d] + l->stride[d])) {
             (void)rp__fail(RP_ERROR_SHAPE, "%s: output_size %lld of spatial dim %u is not between %lld and %lld", what,
                            (long long)given[d], d, (long long)(size[d] - l->stride[d]),

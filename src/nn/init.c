@@ -103,31 +103,44 @@ rp_status rp_init_kaiming_normal_at(const char *site, rp_tensor *t, rp_fan which
     return fan[which] == 0 ? RP_OK : rp_init_normal(t, 0, sqrt(2.0 / fan[which]));
 }
 
-double rp_init_gain_at(const char *site, const char *nonlinearity, double param) {
-    RP__CALLED_FROM(site);
+/* False: there is no such name. */
+static bool gain_of(const char *name, double param, double *gain) {
     static const char *const ones[] = {"linear", "sigmoid",          "conv1d",           "conv2d",
                                        "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"};
-    const char *name = nonlinearity ? nonlinearity : "(null)";
+    const struct {
+        const char *name;
+        double gain;
+    } others[] = {
+        {"tanh", 5.0 / 3}, {"relu", sqrt(2.0)}, {"leaky_relu", sqrt(2 / (1 + param * param))}, {"selu", 0.75}};
+    *gain = 1;
     for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
-        if (strcmp(name, ones[i]) == 0) return 1;
-    if (strcmp(name, "tanh") == 0) return 5.0 / 3;
-    if (strcmp(name, "relu") == 0) return sqrt(2.0);
-    if (strcmp(name, "leaky_relu") == 0) return sqrt(2 / (1 + param * param));
-    if (strcmp(name, "selu") == 0) return 0.75;
+        if (strcmp(name, ones[i]) == 0) return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        *gain = others[i].gain;
+        if (strcmp(name, others[i].name) == 0) return true;
+    }
+    *gain = 0;
     (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "init_gain: there is no nonlinearity \"%s\"", name);
-    return 0;
+    return false;
 }
 
-/* gain / sqrt(fan); 0: t has no elements. */
+double rp_init_gain_at(const char *site, const char *nonlinearity, double param) {
+    RP__CALLED_FROM(site);
+    double gain;
+    (void)gain_of(nonlinearity ? nonlinearity : "(null)", param, &gain);
+    return gain;
+}
+
+/* gain / sqrt(fan); of a t without elements 0, which draws nothing. */
 static rp_status kaiming_read(const char *what, rp_tensor *t, const rp_kaiming_options *options, rp_kaiming_options *o,
                               double *deviation) {
-    double fan[2];
+    double fan[2], gain;
     RP_TRY(rp__options_read(what, options, sizeof *o, o));
     RP_TRY(fans(t, what, fan));
     if (o->fan != RP_FAN_IN && o->fan != RP_FAN_OUT)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: there is no fan %d", what, (int)o->fan);
-    const double gain = rp_init_gain(o->nonlinearity ? o->nonlinearity : "leaky_relu", o->a);
-    if (gain == 0) return rp_error_status();
+    if (!gain_of(o->nonlinearity ? o->nonlinearity : "leaky_relu", o->a, &gain)) return rp_error_status();
+    if (isnan(gain)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a slope is a number", what);
     *deviation = fan[o->fan] == 0 ? 0 : gain / sqrt(fan[o->fan]);
     return RP_OK;
 }
@@ -138,7 +151,7 @@ rp_status rp_init_kaiming_uniform_with_at(const char *site, rp_tensor *t, const 
     double deviation;
     RP_TRY(kaiming_read("kaiming_uniform", t, options, &o, &deviation));
     const double bound = sqrt(3.0) * deviation;
-    return deviation == 0 ? RP_OK : fill_drawn(t, draw_uniform, -bound, bound, o.generator);
+    return fill_drawn(t, draw_uniform, -bound, bound, o.generator);
 }
 
 rp_status rp_init_kaiming_normal_with_at(const char *site, rp_tensor *t, const rp_kaiming_options *options) {
@@ -146,7 +159,7 @@ rp_status rp_init_kaiming_normal_with_at(const char *site, rp_tensor *t, const r
     rp_kaiming_options o;
     double deviation;
     RP_TRY(kaiming_read("kaiming_normal", t, options, &o, &deviation));
-    return deviation == 0 ? RP_OK : fill_drawn(t, draw_normal, 0, deviation, o.generator);
+    return fill_drawn(t, draw_normal, 0, deviation, o.generator);
 }
 
 rp_status rp_init_xavier_uniform_at(const char *site, rp_tensor *t, double gain) {

@@ -152,6 +152,8 @@ rp_status rp_layer_norm_add_with_at(const char *site, rp_module *m, const char *
                                     const rp_layer_norm_options *options) {
     RP__CALLED_FROM(site);
     rp_layer_norm_options o;
+    RP_TRY(rp__layer_need(l, "layer norm layer"));
+    *l = (rp_layer_norm_layer){0};
     RP_TRY(rp__options_read("layer norm layer", options, sizeof o, &o));
     RP_TRY(
         rp_layer_norm_layer_init(l, normalized_shape, n_dims, rp__option_or(o.eps, 1e-5), !o.no_affine, RP_DTYPE_NONE));

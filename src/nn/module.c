@@ -729,13 +729,32 @@ static void size_text(const rp_tensor *t, char *out, size_t bytes) {
     if (n < bytes) snprintf(out + n, bytes - n, ")");
 }
 
+/* Totals of m's parameters, each once. */
+static rp_status totals_add(rp__text *text, rp_module *m) {
+    size_t n;
+    const list *parameters = list_of(m, PARAMETERS, "rp_module_summary", &n);
+    if (!parameters) return rp_error_status();
+    long long trained = 0, kept = 0;
+    for (size_t i = 0; i < n; i++)
+        *(rp_requires_grad(parameters->tensors[i]) ? &trained : &kept) += rp_numel(parameters->tensors[i]);
+    rp__text_add(text, "%lld parameters, %lld of them trained\n", trained + kept, trained);
+    return RP_OK;
+}
+
+static size_t text_give(rp__text *text, rp_status status, char *buf, size_t bytes) {
+    if (status == RP_OK && text->failed) status = RP__OOM("rp_module_summary");
+    const size_t length = status == RP_OK ? text->length : 0;
+    if (buf && bytes && length) snprintf(buf, bytes, "%s", text->data);
+    rp__text_free(text);
+    return length;
+}
+
 size_t rp_module_summary_at(const char *site, rp_module *m, char *buf, size_t bytes) {
     RP__CALLED_FROM(site);
     if (buf && bytes) *buf = 0;
-    size_t n, np;
+    size_t n;
     const rp_named_tensor *all = named(m, STATE, "rp_module_summary", &n);
-    const list *parameters = all ? list_of(m, PARAMETERS, "rp_module_summary", &np) : NULL;
-    if (!parameters) return 0;
+    if (!all) return 0;
     size_t width = 4;
     for (size_t i = 0; i < n; i++) width = strlen(all[i].name) > width ? strlen(all[i].name) : width;
     rp__text text = {0};
@@ -748,13 +767,186 @@ size_t rp_module_summary_at(const char *site, rp_module *m, char *buf, size_t by
                      rp_dtype_name((rp_dtype)t->dtype), (long long)rp_numel(t),
                      (long long)rp_numel(t) * (long long)rp_dtype_size((rp_dtype)t->dtype));
     }
-    long long trained = 0, kept = 0;
-    for (size_t i = 0; i < np; i++)
-        *(rp_requires_grad(parameters->tensors[i]) ? &trained : &kept) += rp_numel(parameters->tensors[i]);
-    rp__text_add(&text, "%lld parameters, %lld of them trained\n", trained + kept, trained);
-    if (text.failed) (void)RP__OOM("rp_module_summary");
-    size_t length = text.length;
-    if (buf && bytes && text.data && !text.failed) snprintf(buf, bytes, "%s", text.data);
-    rp__text_free(&text);
-    return length;
+    const rp_status status = totals_add(&text, m);
+    return text_give(&text, status, buf, bytes);
+}
+
+/* ---- of a forward */
+
+enum { MOST_RESULTS = 64, SIZES_TEXT = 200 };
+/* Of a module's hooks while one of ours is among them: no version that it has otherwise, nor one that was used before. */
+static const uint64_t OUR_VERSION = UINT64_C(1) << 62;
+
+/* A row: a module, what its first call met, and what it had before. */
+typedef struct shown {
+    rp_module *module;
+    char *path;
+    char in[SIZES_TEXT], out[SIZES_TEXT];
+    unsigned long long calls;
+    hooks *before, *ours;
+    uint64_t version;
+    bool training;
+} shown;
+
+typedef struct showing {
+    shown *rows;
+    size_t n, capacity;
+    uint64_t id; /* of our hooks */
+    double made; /* bytes that came out of modules */
+} showing;
+
+typedef struct watcher { /* what one of our hooks gets */
+    showing *all;
+    size_t row;
+} watcher;
+
+static bool is_value(const rp_tensor *t) { return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t); }
+
+static void sizes_text(rp_tensor *const *t, size_t n, char *out) {
+    size_t at = 0;
+    out[0] = 0;
+    for (size_t k = 0; k < n; k++) {
+        if (!t[k]) continue;
+        char one[SIZES_TEXT] = "error";
+        if (is_value(t[k])) size_text(t[k], one, sizeof one);
+        const bool fits = at + strlen(one) + 5 < SIZES_TEXT;
+        at += (size_t)snprintf(out + at, SIZES_TEXT - at, "%s%s", at ? " " : "", fits ? one : "...");
+        if (!fits) return;
+    }
+}
+
+static void show(void *ctx, rp_module *m, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const watcher *w = ctx;
+    shown *row = &w->all->rows[w->row];
+    (void)m;
+    for (size_t k = 0; k < n_out; k++)
+        if (is_value(out[k])) w->all->made += (double)rp_numel(out[k]) * (double)rp_dtype_size((rp_dtype)out[k]->dtype);
+    if (row->calls++) return;
+    sizes_text(in, n_in, row->in);
+    sizes_text(out, n_out, row->out);
+}
+
+static rp_status rows_make(showing *s, rp_module *m, const char *path) {
+    if (!RP__GROW(&s->rows, &s->capacity, s->n + 1)) return RP__OOM("rp_module_summary");
+    char *own = rp__strdup(path);
+    if (!own) return RP__OOM("rp_module_summary");
+    s->rows[s->n++] =
+        (shown){.module = m, .path = own, .in = "-", .out = "-", .version = m->hooks_version, .training = m->training};
+    for (size_t i = 0; i < m->n_children; i++) {
+        char *below = joined(path, m->children[i]->name);
+        if (!below) return RP__OOM("rp_module_summary");
+        const rp_status status = rows_make(s, m->children[i], below);
+        rp__free(below);
+        RP_TRY(status);
+    }
+    return RP_OK;
+}
+
+/* Our hook behind those that every module has, and evaluation mode. */
+static rp_status showing_begin(showing *s, watcher *watchers) {
+    static _Atomic uint64_t times;
+    s->id = OUR_VERSION + atomic_fetch_add_explicit(&times, 1, memory_order_relaxed);
+    for (size_t i = 0; i < s->n; i++) {
+        rp_module *m = s->rows[i].module;
+        const size_t n = m->after ? m->after->n : 0;
+        hooks *now = hooks_new(m, n + 1);
+        if (!now) return rp_error_status();
+        if (n) memcpy(now->items, m->after->items, n * sizeof *now->items);
+        watchers[i] = (watcher){s, i};
+        now->items[n] = (hook){.id = s->id, .after = show, .ctx = &watchers[i]};
+        now->n = n + 1;
+        s->rows[i].before = m->after;
+        s->rows[i].ours = m->after = now;
+        m->hooks_version = s->id;
+        m->training = false;
+    }
+    watched_update(s->rows[0].module);
+    return RP_OK;
+}
+
+static void showing_end(showing *s) {
+    for (size_t i = 0; i < s->n; i++) {
+        shown *row = &s->rows[i];
+        rp_module *m = row->module;
+        if (row->ours && m->after == row->ours) {
+            hooks_drop(m->after);
+            m->after = row->before;
+            m->hooks_version = row->version;
+        } else if (row->ours) { /* the forward has registered or removed one */
+            (void)rp_module_remove_hook(m, s->id);
+            hooks_drop(row->before);
+        }
+        if (row->ours) m->training = row->training;
+        rp__free(row->path);
+    }
+    if (s->n) watched_update(s->rows[0].module);
+    rp__free(s->rows);
+}
+
+/* Runs the forward. What it makes goes with a scope of its own. */
+static rp_status showing_run(showing *s, const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
+    rp_tensor *out[MOST_RESULTS] = {NULL};
+    const bool grad_mode = rp_set_grad_enabled(false);
+    const rp_scope scope = rp__scope_begin();
+    rp_status status = scope.id ? RP_OK : rp_error_status();
+    if (status == RP_OK) {
+        (void)rp_module_call_at(site, s->rows[0].module, fn, in, n_in, out, n_out);
+        for (size_t k = 0; k < n_out && status == RP_OK; k++)
+            status = rp__tensor_check(out[k], "rp_module_summary_with: a result");
+    }
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    return status;
+}
+
+static long long own_parameters(const rp_module *m) {
+    long long n = 0;
+    for (size_t i = 0; i < m->n_entries; i++)
+        if (m->entries[i].tensor && m->entries[i].part == PARAMETER) n += rp_numel(m->entries[i].tensor);
+    return n;
+}
+
+static void rows_add(const showing *s, rp__text *text) {
+    int name = 4, in = 5, out = 6;
+    for (size_t i = 0; i < s->n; i++) {
+        const shown *row = &s->rows[i];
+        const char *own = *row->path ? row->path : row->module->name;
+        name = (int)strlen(own) > name ? (int)strlen(own) : name;
+        in = (int)strlen(row->in) > in ? (int)strlen(row->in) : in;
+        out = (int)strlen(row->out) > out ? (int)strlen(row->out) : out;
+    }
+    rp__text_add(text, "%-*s  %-*s  %-*s %13s %6s\n", name, "name", in, "input", out, "output", "parameters", "calls");
+    for (size_t i = 0; i < s->n; i++) {
+        const shown *row = &s->rows[i];
+        rp__text_add(text, "%-*s  %-*s  %-*s %13lld %6llu\n", name, *row->path ? row->path : row->module->name, in,
+                     row->in, out, row->out, own_parameters(row->module), row->calls);
+    }
+}
+
+size_t rp_module_summary_with_at(const char *site, rp_module *m, rp_fn fn, rp_tensor *const *in, size_t n_in,
+                                 size_t n_out, char *buf, size_t bytes) {
+    RP__CALLED_FROM(site);
+    if (buf && bytes) *buf = 0;
+    if (module_check(m, "rp_module_summary_with") != RP_OK) return 0;
+    if (n_out > MOST_RESULTS || rp__flags.tracing) {
+        (void)rp__fail(n_out > MOST_RESULTS ? RP_ERROR_INVALID_ARGUMENT : RP_ERROR_STATE, "rp_module_summary_with: %s",
+                       n_out > MOST_RESULTS ? "there may be 64 results at most"
+                                            : "not within a function that is recorded");
+        return 0;
+    }
+    showing s = {0};
+    rp__text text = {0};
+    rp_status status = rows_make(&s, m, "");
+    watcher *watchers = status == RP_OK ? rp__calloc(s.n, sizeof *watchers) : NULL;
+    if (status == RP_OK && !watchers) status = RP__OOM("rp_module_summary");
+    if (status == RP_OK) status = showing_begin(&s, watchers);
+    if (status == RP_OK) status = showing_run(&s, site, fn, in, n_in, n_out);
+    if (status == RP_OK) {
+        rows_add(&s, &text);
+        status = totals_add(&text, m);
+        rp__text_add(&text, "%.0f bytes come out of modules\n", s.made);
+    }
+    showing_end(&s);
+    rp__free(watchers);
+    return text_give(&text, status, buf, bytes);
 }

@@ -199,7 +199,11 @@ static rp_status read_call(reader *r) {
     char name[64];
     if (n == 0 || n >= sizeof name) return refuse(r, "the name of an op is missing");
     l->mode = l->from_input = -1;
-    if (strcmp(r->at, "identity") == 0) {
+    if (is_word(r, n, "identity")) {
+        r->at += n;
+        if (accept(r, '(') && !accept(r, ')')) return refuse(r, "identity takes nothing");
+        blanks(r);
+        if (*r->at) return refuse(r, "the call goes on");
         l->op = "identity";
         return RP_OK;
     }

@@ -207,8 +207,9 @@ rp_tensor *rp_recurrent_forward_packed_at(const char *site, const rp_recurrent_l
 
 /* ---------------------------------------------------------------- sequences of any order of lengths */
 
+/* indices NULL: sequences that were sorted before, as rp_pack_padded_sequence takes them. */
 static rp_tensor *in_order(rp_tensor *state, rp_tensor *indices) {
-    return state ? rp_index_select(state, 1, indices) : NULL;
+    return state && indices ? rp_index_select(state, 1, indices) : state;
 }
 
 rp_status rp_packed_sequence_make_at(const char *site, rp_packed_sequence *p, rp_tensor *x, rp_tensor *lengths,
@@ -241,8 +242,11 @@ rp_tensor *rp_packed_sequence_pad_at(const char *site, const rp_packed_sequence 
         rp_scope scope = rp__scope_begin();
         rp_tensor *n,
             *y = rp_pad_packed_sequence(p->data, p->batch_sizes, batch_first, rp_f64(padding_value), total_length, &n);
-        made[0] = rp_index_select(y, batch_first ? 0 : 1, p->unsorted_indices);
-        made[1] = rp_index_select(n, 0, rp_to_device(p->unsorted_indices, rp_cpu(), false));
+        made[0] = y, made[1] = n;
+        if (p->unsorted_indices) {
+            made[0] = rp_index_select(y, batch_first ? 0 : 1, p->unsorted_indices);
+            made[1] = rp_index_select(n, 0, rp_to_device(p->unsorted_indices, rp_cpu(), false));
+        }
         rp__scope_end(scope, made, 2);
     }
     if (lengths) *lengths = made[1];

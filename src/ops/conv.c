@@ -157,12 +157,20 @@ static rp_status conv_size(const rp__call *call, const rp__conv_geometry *g, con
         sizes_text(padded, s, a, sizeof a), sizes_text(kernel, s, b, sizeof b));
 }
 
+static bool is_empty(const rp_tensor *t) { return rp__dim_is(RP__DIM_EQ, t->size[0], 0); }
+
+/* Integers on a CPU alone, as in PyTorch, which for those of less than 64 bits has neither dilation nor transposes; it looks at the type
+   when there are elements. */
 static rp_status same_type(const rp__call *call, const rp_tensor *a, const rp_tensor *b, const char *what) {
-    if (a->dtype == b->dtype && rp__dtype_is_float((rp_dtype)a->dtype)) return RP_OK;
     if (a->dtype != b->dtype)
         return rp__op_error(call, RP_ERROR_DTYPE, "Input type (%s) and %s type (%s) should be the same",
                             rp_dtype_name((rp_dtype)a->dtype), what, rp_dtype_name((rp_dtype)b->dtype));
-    return rp__call_need_float(call, (rp_dtype)a->dtype);
+    if (a->device.type != RP_DEVICE_CPU) return rp__call_need_float(call, (rp_dtype)a->dtype);
+    return is_empty(a) ? RP_OK : rp__call_need_number(call, (rp_dtype)a->dtype);
+}
+
+static rp_status need_wide(const rp__call *call, const rp_tensor *x) {
+    return x->dtype == RP_I64 || is_empty(x) ? RP_OK : rp__call_need_float(call, (rp_dtype)x->dtype);
 }
 
 static rp_status check_bias(const rp__call *call, const rp_tensor *bias, rp_dim channels) {
@@ -186,6 +194,8 @@ rp_status rp__infer_conv2d(const rp__call *call, rp__meta *out) {
     RP_TRY(conv_size(call, &g, x->size, x->ndim, w->size, w->ndim, out->size));
     RP_TRY(same_type(call, x, w, "weight"));
     RP_TRY(check_bias(call, call->in[2], w->size[0]));
+    for (unsigned d = 0; d < g.spatial; d++)
+        if (g.dilation[d] != 1) RP_TRY(need_wide(call, x));
     out->dtype = (rp_dtype)x->dtype;
     out->ndim = x->ndim;
     return RP_OK;
@@ -232,6 +242,7 @@ rp_status rp__infer_conv_weight(const rp__call *call, rp__meta *out) {
     RP_TRY(spatial_of_weight(call, call->attrs[0].n, &spatial));
     RP_TRY(geometry(call, 1, spatial, &g));
     RP_TRY(sizes_attr(call, out));
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype)); /* integers have no gradient */
     return check_grad(call, &g, x->size, x->ndim, out->size, out->ndim);
 }
 
@@ -351,6 +362,7 @@ rp_status rp__expand_conv_transpose2d(const rp__call *call) {
     const unsigned first = x->ndim - s;
     RP_TRY(conv_channels(call, &g, x->size, x->ndim, x->size[first - 1], w->size, w->ndim, w->size[0]));
     RP_TRY(same_type(call, x, w, "weight"));
+    RP_TRY(need_wide(call, x));
     size[0] = x->size[0];
     size[first - 1] = apply(RP__DIM_MUL, w->size[1], g.groups);
     RP_TRY(check_bias(call, bias, size[first - 1]));

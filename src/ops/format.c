@@ -224,6 +224,14 @@ static int64_t asked(const rp__call *call) {
     return INT64_MIN;
 }
 
+/* What operand t suggests for a result, which may have fewer dims than a weight: of one image without a batch the channels lie innermost,
+   as in PyTorch, whose volumes without a batch are row-major. */
+static rp__dim_order suggested_for(const rp_tensor *t, const rp__meta *out) {
+    const rp__dim_order order = suggested(t);
+    if (order == RP__ROW_MAJOR || t->ndim == out->ndim) return order;
+    return t->ndim == 4 && out->ndim == 3 ? with(with(with(RP__ROW_MAJOR, 0, 0), 1, 2), 2, 1) : RP__ROW_MAJOR;
+}
+
 static rp_status order_of(const rp__call *call, const rp__meta *out, rp__dim_order *order) {
     const int64_t format = asked(call);
     *order = RP__ROW_MAJOR;
@@ -251,13 +259,15 @@ static rp_status order_of(const rp__call *call, const rp__meta *out, rp__dim_ord
         if (*order == RP__ROW_MAJOR) *order = iterated(&first, out);
         break;
     }
-    case RP__FORMAT_FIRST: *order = suggested(call->in[0]); break;
+    case RP__FORMAT_FIRST:
+        if (call->in[0]->ndim == out->ndim) *order = suggested(call->in[0]);
+        break;
     case RP__FORMAT_ANY:
-        for (uint32_t k = 0; k < 2 && *order == RP__ROW_MAJOR; k++) *order = suggested(call->in[k]);
+        for (uint32_t k = 0; k < 2 && *order == RP__ROW_MAJOR; k++) *order = suggested_for(call->in[k], out);
         break;
     case RP__FORMAT_ALL:
         for (uint32_t k = 0; k < call->n_in; k++) {
-            const rp__dim_order one = suggested(call->in[k]);
+            const rp__dim_order one = call->in[k]->ndim == out->ndim ? suggested(call->in[k]) : RP__ROW_MAJOR;
             if (k > 0 && one != *order) {
                 *order = RP__ROW_MAJOR;
                 break;

@@ -854,6 +854,11 @@ rp_status rp__infer_constant_pad_nd(const rp__call *call, rp__meta *out) {
             "Length of pad should be no more than twice the number of dimensions of the input, and 16. Pad length is "
             "%zu while the input has %u dimensions.",
             pad->n, t->ndim);
+    bool adds = false;
+    for (size_t k = 0; k < pad->n; k++) adds = adds || pad->v.ints[k] > 0;
+    if (adds && !rp__scalar_fits(call->attrs[1].v.scalar, (rp_dtype)t->dtype))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",
+                            rp_dtype_name((rp_dtype)t->dtype));
     rp__meta_like(out, t, (rp_dtype)t->dtype);
     for (unsigned k = 0; k < pad->n / 2; k++) {
         const unsigned d = t->ndim - 1u - k;

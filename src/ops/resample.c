@@ -187,7 +187,7 @@ static rp_scalar nearest_third(const rp__call *call) { return nearest_step(call,
 rp_status rp__infer_resample_nearest(const rp__call *call, rp__meta *out) {
     const rp_tensor *t = call->in[0];
     resampling r;
-    RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
+    if (t->dtype != RP_U8) RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
     rp__meta_like(out, t, (rp_dtype)t->dtype);
     for (unsigned k = 0; k < call->attrs[0].n || k == 0; k++) {
         if (!nearest_along(call, k, &r) || rp__dim_is(RP__DIM_LT, r.from, 1) || rp__dim_is(RP__DIM_LT, r.to, 1))
@@ -358,7 +358,7 @@ rp_status rp__run_weighted_scatter(const rp__call *call) {
     return rp__run_library_op(call, RP__LIB_WEIGHTED_SCATTER, operands, 4, &library);
 }
 
-/* ---- antialias: each result is a weighted mean of the places within the filter's reach, which grows as places become fewer */
+/* ---- weighted means of few places: antialiased, where the filter's reach grows as places become fewer, and of uint8 */
 
 static rp_tensor *plus(rp_tensor *t, double v) { return rp_add_scalar(t, rp_f64(v)); }
 static rp_tensor *times(rp_tensor *t, double v) { return rp_mul_scalar(t, rp_f64(v)); }
@@ -372,55 +372,129 @@ static rp_dim ceil_of(int64_t k, rp_dim a, rp_dim b) {
     return rp__dim_apply(RP__DIM_FLOORDIV, up, b);
 }
 
-/* At distance x: a triangle, or cubic convolution with a = -1/2 (Keys 1981). */
-static rp_tensor *filtered(rp_tensor *x, resample_mode mode) {
+/* At distance x: a triangle, or cubic convolution with that a (Keys 1981). */
+static rp_tensor *filtered(rp_tensor *x, resample_mode mode, double a) {
     rp_tensor *d = rp_abs(x);
     if (mode == LINEAR) return rp_relu(plus(rp_neg(d), 1));
-    rp_tensor *near = plus(rp_mul(rp_mul(plus(times(d, 1.5), -2.5), d), d), 1);
-    rp_tensor *far = plus(rp_mul(plus(rp_mul(plus(times(d, -0.5), 2.5), d), -4), d), 2);
+    rp_tensor *near = plus(rp_mul(rp_mul(plus(times(d, a + 2), -(a + 3)), d), d), 1);
+    rp_tensor *far = times(plus(rp_mul(plus(rp_mul(plus(d, -5), d), 8), d), -4), a);
     return rp_where(rp_lt_scalar(d, rp_i64(1)), near, rp_where(rp_lt_scalar(d, rp_i64(2)), far, rp__zero_like(d)));
 }
 
-/* Along one dim. A place outside of the filter is not looked at. */
-static rp_tensor *smoothed(rp_tensor *x, unsigned dim, rp_dim to, resample_mode mode, bool align, double step) {
-    if (rp__tensor_is_error(x)) return x;
+typedef struct few_places {
+    rp_dim n; /* of each result */
+    rp_tensor *place, *inside,
+        *weight; /* (results, n): i64, within the operand or not; bool; f64, which add up to 1, outside 0 */
+} few_places;
+
+/* From a place of the result to the next, in places of what is read; *shrinks: more than one. */
+static rp_scalar step_between(rp_dim from, rp_dim to, bool align, double step, bool *shrinks) {
+    *shrinks = step > 1;
+    if (!align && step > 0) return rp_f64(step);
+    /* from / to, of the last places if these are aligned */
+    const rp_dim ends = align ? 1 : 0, before = rp__dim_apply(RP__DIM_SUB, from, ends),
+                 after = rp__dim_apply(RP__DIM_SUB, to, ends);
+    const bool some = !align || rp__dim_is(RP__DIM_LT, 1, to);
+    *shrinks = some && rp__dim_is(RP__DIM_LT, after, before);
+    return some ? num(RP__NUM_DIV, rp__scalar_dim(before), rp__scalar_dim(after)) : rp_f64(0);
+}
+
+static rp_tensor *places_along(const rp_tensor *x, rp_dim n, double shift, rp_scalar step) {
+    return rp_mul_scalar(plus(rp_to_dtype(rp__count_beside(x, n), RP_F64), shift), step);
+}
+
+/* Antialiased. A place outside of the filter is not looked at. */
+static few_places smoothing(const rp_tensor *x, unsigned dim, rp_dim to, resample_mode mode, bool align, double step) {
     const rp_dim from = x->size[dim];
     const int64_t radius = mode == LINEAR ? 1 : 2;
-    rp_scalar scale = rp_f64(step);
     rp_dim reached = radius; /* places to either side */
-    bool shrinks = step > 1;
-    if (align || step <= 0) { /* from / to, of the last places if these are aligned */
-        const rp_dim ends = align ? 1 : 0, before = rp__dim_apply(RP__DIM_SUB, from, ends),
-                     after = rp__dim_apply(RP__DIM_SUB, to, ends);
-        const bool some = !align || rp__dim_is(RP__DIM_LT, 1, to);
-        scale = some ? num(RP__NUM_DIV, rp__scalar_dim(before), rp__scalar_dim(after)) : rp_f64(0);
-        shrinks = some && rp__dim_is(RP__DIM_LT, after, before);
-        if (shrinks) reached = ceil_of(radius, before, after);
+    bool shrinks;
+    const rp_scalar scale = step_between(from, to, align, step, &shrinks);
+    if (shrinks && (align || step <= 0)) {
+        const rp_dim ends = align ? 1 : 0;
+        reached = ceil_of(radius, rp__dim_apply(RP__DIM_SUB, from, ends), rp__dim_apply(RP__DIM_SUB, to, ends));
     } else if (shrinks) {
         const double places = ceil((double)radius * step);
         reached = places < 0x1p52 ? (rp_dim)places : from;
     }
     const rp_scalar stretch = shrinks ? scale : rp_f64(1), reach = num(RP__NUM_MUL, rp_f64((double)radius), stretch);
-    const rp_dim most = rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_MUL, reached, 2), 1),
-                 taps = rp__dim_apply(RP__DIM_MIN, most, from);
-    rp_tensor *center = rp_mul_scalar(plus(rp_to_dtype(rp__count_beside(x, to), RP_F64), 0.5), scale);
+    const rp_dim most = rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_MUL, reached, 2), 1);
+    few_places f = {.n = rp__dim_apply(RP__DIM_MIN, most, from)};
+    rp_tensor *center = places_along(x, to, 0.5, scale);
     const rp_scalar half = rp_f64(0.5), low = num(RP__NUM_SUB, half, reach), high = num(RP__NUM_ADD, half, reach);
     rp_tensor *first = rp_clamp(rp_to_dtype(rp_add_scalar(center, low), RP_I64), rp_i64(0));
     rp_tensor *end = rp_unsqueeze(rp_to_dtype(rp_add_scalar(center, high), RP_I64), 1);
-    rp_tensor *place = rp_add(rp_unsqueeze(first, 1), rp__count_beside(x, taps)); /* (to, taps) */
-    rp_tensor *inside = rp_logical_and(rp_lt(place, end), rp_lt_scalar(place, rp_i64(from)));
-    rp_tensor *away = plus(rp_sub(rp_to_dtype(place, RP_F64), rp_unsqueeze(center, 1)), 0.5);
-    rp_tensor *weight = filtered(rp_div_scalar(away, stretch), mode);
-    weight = rp_where(inside, weight, rp__zero_like(weight));
-    weight = rp_to_dtype(rp_div(weight, rp_sum(weight, RP_DIMS(1), true)), (rp_dtype)x->dtype);
-    rp_tensor *at = rp_reshape(rp_clamp(place, rp_none(), less_one(from)), RP_DIMS(-1));
-    rp_tensor *picked = rp_unflatten(rp_index_select(x, dim, at), dim, RP_DIMS(to, taps));
-    for (unsigned d = dim + 1u; d < x->ndim; d++) {
-        weight = rp_unsqueeze(weight, -1);
-        inside = rp_unsqueeze(inside, -1);
-    }
-    picked = rp_where(inside, picked, rp__zero_like(x));
-    return rp_sum(rp_mul(picked, weight), RP_DIMS((int64_t)dim + 1));
+    f.place = rp_add(rp_unsqueeze(first, 1), rp__count_beside(x, f.n));
+    f.inside = rp_logical_and(rp_lt(f.place, end), rp_lt_scalar(f.place, rp_i64(from)));
+    rp_tensor *away = plus(rp_sub(rp_to_dtype(f.place, RP_F64), rp_unsqueeze(center, 1)), 0.5);
+    rp_tensor *weight = filtered(rp_div_scalar(away, stretch), mode, -0.5);
+    weight = rp_where(f.inside, weight, rp__zero_like(weight));
+    f.weight = rp_div(weight, rp_sum(weight, RP_DIMS(1), true));
+    return f;
+}
+
+/* Of as many places as the filter has; those beyond an edge are the edge, whose weight is their sum. */
+static few_places between(const rp_tensor *x, unsigned dim, rp_dim to, resample_mode mode, bool align, double step) {
+    const rp_dim from = x->size[dim];
+    const int64_t radius = mode == LINEAR ? 1 : 2;
+    bool shrinks;
+    const rp_scalar scale = step_between(from, to, align, step, &shrinks);
+    few_places f = {.n = 2 * radius};
+    rp_tensor *center = places_along(x, to, align ? 0 : 0.5, scale);
+    rp_tensor *first = rp_to_dtype(rp_floor(plus(center, (align ? 1 : 0.5) - (double)radius)), RP_I64);
+    rp_tensor *order = rp__count_beside(x, f.n);
+    f.place = rp_add(rp_unsqueeze(first, 1), order);
+    rp_tensor *away = plus(rp_sub(rp_to_dtype(f.place, RP_F64), rp_unsqueeze(center, 1)), align ? 0 : 0.5);
+    rp_tensor *weight = filtered(away, mode, -0.75);
+    weight = rp_div(weight, rp_sum(weight, RP_DIMS(1), true));
+    f.inside = rp_logical_and(rp_gt_scalar(f.place, rp_i64(0)), rp_lt_scalar(f.place, rp_i64(from)));
+    f.inside = rp_logical_or(f.inside, rp_eq_scalar(order, rp_i64(0)));
+    rp_tensor *at = rp_clamp(f.place, rp_i64(0), less_one(from));
+    rp_tensor *same = rp_eq(rp_unsqueeze(at, 2), rp_unsqueeze(at, 1)); /* (results, n, n) */
+    rp_tensor *zero = rp__zero_like(weight);
+    weight = rp_sum(rp_where(same, rp_unsqueeze(weight, 1), zero), RP_DIMS(2));
+    f.weight = rp_where(f.inside, weight, zero);
+    return f;
+}
+
+/* x at those places of a dim, which are a dim more behind it. */
+static rp_tensor *picked(rp_tensor *x, unsigned dim, rp_dim to, const few_places *f) {
+    rp_tensor *at = rp_reshape(rp_clamp(f->place, rp_i64(0), less_one(x->size[dim])), RP_DIMS(-1));
+    return rp_unflatten(rp_index_select(x, dim, at), dim, RP_DIMS(to, f->n));
+}
+/* (results, n) beside what was picked. */
+static rp_tensor *beside_picked(rp_tensor *t, const rp_tensor *x, unsigned dim) {
+    for (unsigned d = dim + 1u; d < x->ndim; d++) t = rp_unsqueeze(t, -1);
+    return t;
+}
+
+/* Along one dim, antialiased. */
+static rp_tensor *smoothed(rp_tensor *x, unsigned dim, rp_dim to, resample_mode mode, bool align, double step) {
+    if (rp__tensor_is_error(x)) return x;
+    const few_places f = smoothing(x, dim, to, mode, align, step);
+    rp_tensor *weight = beside_picked(rp_to_dtype(f.weight, (rp_dtype)x->dtype), x, dim);
+    rp_tensor *read = rp_where(beside_picked(f.inside, x, dim), picked(x, dim, to, &f), rp__zero_like(x));
+    return rp_sum(rp_mul(read, weight), RP_DIMS((int64_t)dim + 1));
+}
+
+/* Along one dim of uint8, as PyTorch does on a CPU: weights are numbers of 16 bits, in units of the least power of two with which all
+   are (2^-22 at least), sums are exact, and each dim's results are rounded to bytes. All of that in f64, which holds it. */
+static rp_tensor *resampled_bytes(rp_tensor *x, unsigned dim, rp_dim to, resample_mode mode, bool smooths, bool align,
+                                  double step) {
+    enum { FINEST = 22, WEIGHT_BITS = 15 };
+    if (rp__tensor_is_error(x)) return x;
+    const few_places f = (smooths ? smoothing : between)(x, dim, to, mode, align, step);
+    rp_tensor *powers = rp__count_beside(x, FINEST);
+    powers = rp_bitwise_left_shift(rp_full_like(powers, rp_i64(2), NULL), powers); /* 2 to 2^22 */
+    powers = rp_to_dtype(powers, RP_F64);
+    rp_tensor *largest = plus(rp_mul(powers, rp_amax(f.weight, RP_NO_DIMS)), 0.5);
+    rp_tensor *units = rp_where(rp_lt_scalar(largest, rp_i64(1 << WEIGHT_BITS)), powers, rp__zero_like(powers));
+    units = rp_clamp(rp_amax(units, RP_NO_DIMS), rp_i64(1));
+    rp_tensor *weight = rp_mul(f.weight, units);
+    weight = rp_trunc(rp_add(weight, times(rp_sign(weight), 0.5))); /* to the nearest, halves away from 0 */
+    rp_tensor *sum = rp_mul(rp_to_dtype(picked(x, dim, to, &f), RP_F64), beside_picked(weight, x, dim));
+    sum = rp_sum(sum, RP_DIMS((int64_t)dim + 1));
+    return rp_to_dtype(rp_clamp(rp_floor(plus(rp_div(sum, units), 0.5)), rp_i64(0), rp_i64(UINT8_MAX)), RP_U8);
 }
 
 /* ---- interpolate */
@@ -500,7 +574,12 @@ rp_status rp__expand_interpolate(const rp__call *call) {
             const double factor = scale->v.floats[given == 1 ? 0 : d];
             if (!scaled(x->size[2 + d], factor, &to[d]))
                 return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "a scale factor must be positive, not %g", factor);
-            step[d] = again ? 0 : 1 / factor;
+            /* Nearest of images on a CPU: of as many results or twice as many, places go by these numbers, as in PyTorch. */
+            const bool by_sizes = s == 2 && m->mode == NEAREST && which != AREA && factor > 1 && factor < 3 &&
+                                  factor != 2 && x->device.type == RP_DEVICE_CPU &&
+                                  (rp__dim_is(RP__DIM_EQ, to[d], x->size[2 + d]) ||
+                                   rp__dim_is(RP__DIM_EQ, to[d], rp__dim_apply(RP__DIM_MUL, x->size[2 + d], 2)));
+            step[d] = again || by_sizes ? 0 : 1 / factor;
         }
         if (rp__dim_is(RP__DIM_LT, to[d], 1) || rp__dim_is(RP__DIM_LT, x->size[2 + d], 1))
             return rp__op_error(call, RP_ERROR_SHAPE,
@@ -514,15 +593,18 @@ rp_status rp__expand_interpolate(const rp__call *call) {
         default: return done(call, rp_adaptive_avg_pool3d_at(call->site, x, to, 3));
         }
     }
-    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
-    if (s > 1 && m->mode <= NEAREST_EXACT)
-        return done(call, rp_resample_nearest_at(call->site, x, to, s, m->mode, step, s));
-    rp_tensor *y = s > 1 && m->mode > NEAREST_EXACT ? rp__wide(x) : x;
+    const bool bytes = x->dtype == RP_U8 && (m->mode <= NEAREST_EXACT || s == 2);
+    if (!bytes) RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    if (m->mode <= NEAREST_EXACT) return done(call, rp_resample_nearest_at(call->site, x, to, s, m->mode, step, s));
+    rp_tensor *y = s > 1 && !bytes ? rp__wide(x) : x;
     for (unsigned d = s; d-- > 0;) {
         /* A dim of that size is left alone; by a factor that antialiasing does not look at, others shift it a little. */
         if ((smooths || step[d] == 0) && rp__dim_is(RP__DIM_EQ, to[d], x->size[2 + d])) continue;
-        y = smooths ? smoothed(y, d + 2, to[d], m->mode, align, step[d])
-                    : rp_resample_at(call->site, y, (int64_t)d + 2, to[d], m->mode, align, step[d]);
+        if (bytes)
+            y = resampled_bytes(y, d + 2, to[d], m->mode, smooths, align, step[d]);
+        else
+            y = smooths ? smoothed(y, d + 2, to[d], m->mode, align, step[d])
+                        : rp_resample_at(call->site, y, (int64_t)d + 2, to[d], m->mode, align, step[d]);
     }
     return done(call, y == x ? rp_clone_at(call->site, x, NULL) : to_type(y, x));
 }

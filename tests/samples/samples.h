@@ -28,6 +28,7 @@
                for all ops of several operands
      .narrow   sums are rounded to the stored type on the way: ulps are that type's
      .refused  types that PyTorch takes and the library does not: "bool u8" (docs/deviations.md says why)
+     .host     types that PyTorch and the library take on a CPU alone
      .own_types  results have other types than PyTorch's (docs/deviations.md says why); private rows may
      .flags    SAMPLE_UNWRITTEN: the result is memory as it was found; SAMPLE_RANDOM: of an op that calls a random one.
                SAMPLE_TENSOR_CORES: on a CUDA device 16-bit floats are results of two products, and what the first one leaves is rounded for
@@ -50,7 +51,7 @@ typedef struct sample_row {
     const char *op, *text;
     double ulps;
     bool narrow, cancels, own_types;
-    const char *refused;
+    const char *refused, *host;
     unsigned flags;
 } sample_row;
 

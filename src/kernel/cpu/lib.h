@@ -9,7 +9,7 @@
 unsigned rp__cpu_factor_cost(struct rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                              const rp__library_call *call, rp__order order, unsigned k); /* of rp__library */
 rp__library_bind rp__cpu_matmul_bind, rp__cpu_matmul_dots_bind, rp__cpu_conv_bind, rp__cpu_conv_dots_bind,
-    rp__cpu_topk_bind, rp__cpu_nonzero_bind, rp__cpu_multinomial_bind, rp__cpu_scatter_bind,
+    rp__cpu_conv_whole_bind, rp__cpu_topk_bind, rp__cpu_nonzero_bind, rp__cpu_multinomial_bind, rp__cpu_scatter_bind,
     rp__cpu_weighted_scatter_bind, rp__cpu_count_bins_bind, rp__cpu_choose_bind, rp__cpu_ctc_bind,
     rp__cpu_attention_bind, rp__cpu_attention_backward_bind, rp__cpu_attention_place_bind, rp__cpu_attention_keep_bind,
     rp__cpu_recur_bind, rp__cpu_steps_bind;
@@ -17,6 +17,10 @@ rp__library_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace, rp_
     rp__cpu_recur_workspace;
 int64_t rp__cpu_recurs(struct rp__device *d, rp__recurrent_cell cell, rp_dtype dtype,
                        int64_t units); /* of rp__library */
+
+/* Slots and words of a convolution (gemm.h) but for tiles, and what follows from them; none of a result without elements. */
+rp_status rp__cpu_conv_words(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                             unsigned flags, rp__launch_buffer *buffer, rp__launch *out);
 
 /* That of the tables name_baseline, name_avx2 and name_avx512 whose instruction set is in use (kernel/cpu/tiles.h). */
 #ifdef RP_ISA_BASELINE_ONLY

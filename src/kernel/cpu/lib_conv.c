@@ -133,14 +133,16 @@ static bool by_points(const int64_t *v, rp__conv_kind kind, rp_dtype dtype, int6
     return true;
 }
 
-static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, unsigned flags,
-                      rp__launch_buffer *buffer, rp__launch *out) {
+static rp__conv_kind kind_of(rp__library_op op) {
+    return op == RP__LIB_CONV_FORWARD ? RP__CONV_FORWARD : op == RP__LIB_CONV_INPUT ? RP__CONV_INPUT : RP__CONV_WEIGHT;
+}
+
+rp_status rp__cpu_conv_words(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                             unsigned flags, rp__launch_buffer *buffer, rp__launch *out) {
     /* where x, w, y stand among the operands; the first operand is the result */
     static const unsigned order[RP__CONV_KINDS][3] = {{1, 2, 0}, {0, 2, 1}, {2, 0, 1}};
     static const uint32_t words_of[3] = {RP__CONV_X, RP__CONV_W, RP__CONV_Y};
-    const rp__conv_kind kind = op == RP__LIB_CONV_FORWARD ? RP__CONV_FORWARD
-                               : op == RP__LIB_CONV_INPUT ? RP__CONV_INPUT
-                                                          : RP__CONV_WEIGHT;
+    const rp__conv_kind kind = kind_of(op);
     const rp__conv_geometry *g = &call->conv;
     const unsigned s = g->spatial;
     if (n < 3 || s < 1 || s > 3)
@@ -152,7 +154,7 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
         if (part[i]->ndim != s + 2 || part[i]->dtype != x->dtype)
             return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a convolution do not fit", call->op);
     }
-    if (!rp__dtype_is_float(x->dtype) || (bias && (bias->dtype != x->dtype || bias->ndim != 1)))
+    if (x->dtype == RP_BOOL || (bias && (bias->dtype != x->dtype || bias->ndim != 1)))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: no convolution of %s", call->op, rp_dtype_name(x->dtype));
     const int64_t groups = g->groups;
     if (groups < 1 || x->size[1] % groups || w->size[0] % groups || w->size[1] != x->size[1] / groups ||
@@ -186,7 +188,18 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
     v[RP__CONV_C] = (uint64_t)C, v[RP__CONV_O] = (uint64_t)O;
     v[RP__CONV_FLAGS] = flags | (bias ? RP__GEMM_BIAS_M : 0u);
     out->n_words = RP__CONV_WORDS;
+    return RP_OK;
+}
 
+static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, unsigned flags,
+                      rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__conv_kind kind = kind_of(op);
+    const rp_dtype dtype = (rp_dtype)o[0].dtype;
+    uint64_t *const v = buffer->words;
+    RP_TRY(rp__cpu_conv_words(op, o, n, call, flags, buffer, out));
+    if (rp__operand_numel(&o[0]) == 0) return RP_OK;
+    const int64_t groups = (int64_t)v[RP__CONV_GROUPS], images = (int64_t)v[RP__CONV_IMAGES];
+    const int64_t C = (int64_t)v[RP__CONV_C], O = (int64_t)v[RP__CONV_O];
     int64_t taps = 1, points = 1, positions = 1, phases = 1;
     for (unsigned k = 0; k < 3; k++) {
         const int64_t step = (int64_t)v[RP__CONV_STRIDE + k], extent = (int64_t)v[RP__CONV_XS + k];
@@ -199,7 +212,7 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
     const int64_t blocks = phases * groups * (kind == RP__CONV_WEIGHT ? 1 : images);
     const double work = (double)images * (double)groups * (double)O * (double)C * (double)points * (double)taps;
     int64_t tm = O, tn = 0;
-    out->kernel = &kernels[kind][x->dtype];
+    out->kernel = &kernels[kind][dtype];
     bool by_taps = false;
     if (kind == RP__CONV_WEIGHT && !(flags & RP__GEMM_DOTS)) {
         /* Channels of y that fill a vector are as good as groups that do. */
@@ -218,7 +231,7 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
         const int64_t step = kind == RP__CONV_INPUT ? (int64_t)v[RP__CONV_STRIDE + 2] : 1;
         const int64_t width = (int64_t)v[(kind == RP__CONV_INPUT ? RP__CONV_XS : RP__CONV_YS) + 2];
         const int64_t apart = step <= RP__CONV_LANES_PHASES ? phases / step : phases;
-        tn = rows_by_lanes((const int64_t *)v, kind, x->dtype, apart);
+        tn = rows_by_lanes((const int64_t *)v, kind, dtype, apart);
         if (tn > 0) {
             v[RP__CONV_TILE_M] = (uint64_t)rows, v[RP__CONV_TILE_N] = (uint64_t)tn;
             v[RP__CONV_FLAGS] |= RP__CONV_BY_LANES;
@@ -237,7 +250,7 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
         return RP_OK;
     }
     if (kind != RP__CONV_WEIGHT && !(flags & RP__GEMM_DOTS) &&
-        by_points((const int64_t *)v, kind, x->dtype, rows, blocks, &tm, &tn)) {
+        by_points((const int64_t *)v, kind, dtype, rows, blocks, &tm, &tn)) {
         v[RP__CONV_TILE_M] = (uint64_t)tm, v[RP__CONV_TILE_N] = (uint64_t)tn;
         v[RP__CONV_FLAGS] |= RP__CONV_BY_POINTS;
         out->items = blocks * ((rows + tm - 1) / tm) * ((columns + tn - 1) / tn);

@@ -1,6 +1,7 @@
 /* The CPU's table of templates (kernel/template.h): oneDNN, and kernels of our own: packed, and by the matrix unit. */
 #include "kernel/cpu/templates.h"
 
+#include "core/dtype.h"
 #include "kernel/cpu/gemm.h"
 #include "kernel/cpu/lib.h"
 #include "kernel/cpu/lib_onednn.h"
@@ -22,6 +23,20 @@ static rp_status matmul_bind(const rp__problem *p, size_t workspace, rp__launch_
 static rp_status conv_bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
     (void)workspace;
     return rp__cpu_conv_bind(p->device, p->op, p->o, p->n, p->call, buffer, out);
+}
+
+static bool is_whole(const rp__problem *p) { return !rp__dtype_is_float((rp_dtype)p->o[0].dtype); }
+static bool conv_serves(const rp__problem *p, size_t *workspace) {
+    (void)workspace;
+    return !is_whole(p);
+}
+static bool conv_whole_serves(const rp__problem *p, size_t *workspace) {
+    (void)workspace;
+    return is_whole(p);
+}
+static rp_status conv_whole_bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)workspace;
+    return rp__cpu_conv_whole_bind(p->device, p->op, p->o, p->n, p->call, buffer, out);
 }
 
 static const rp__template onednn = {.name = "onednn",
@@ -48,8 +63,14 @@ static rp_status conv_dots_bind(const rp__problem *p, size_t workspace, rp__laun
 /* All of ours take what follows by kernel/cpu/contract.c. */
 static const rp__template packed = {
     .name = "packed", .ops = 1u << RP__LIB_MATMUL, .follows = true, .order = rp__problem_order, .bind = matmul_bind};
-static const rp__template packed_conv = {
-    .name = "packed", .ops = RP__CPU_CONVOLUTIONS, .follows = true, .order = rp__problem_order, .bind = conv_bind};
+static const rp__template packed_conv = {.name = "packed",
+                                         .ops = RP__CPU_CONVOLUTIONS,
+                                         .follows = true,
+                                         .serves = conv_serves,
+                                         .order = rp__problem_order,
+                                         .bind = conv_bind};
+static const rp__template whole_conv = {
+    .name = "whole", .ops = RP__CPU_CONVOLUTIONS, .serves = conv_whole_serves, .bind = conv_whole_bind};
 
 /* Of equal costs the first: before the packed ones, behind oneDNN where that is worth its call. */
 static const rp__template dots = {.name = "dots",
@@ -65,4 +86,5 @@ static const rp__template dots_conv = {.name = "dots",
                                        .order = dots_order,
                                        .bind = conv_dots_bind};
 
-const rp__template *const rp__cpu_templates[RP__CPU_TEMPLATES] = {&onednn, &dots, &dots_conv, &packed, &packed_conv};
+const rp__template *const rp__cpu_templates[RP__CPU_TEMPLATES] = {&onednn, &dots,        &dots_conv,
+                                                                  &packed, &packed_conv, &whole_conv};
