@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The rows of `make bench` or `make bench-gpu` with this tree and with another commit, in one run: before.py COMMIT [--gpu].
 
-Builds COMMIT beside this tree, with the same options, in build/before/<commit>, and lets the two take turns: a round is every row of the one, then
+Builds COMMIT, or the tree in a folder of that name, beside this tree, with the same options, in build/before/<commit>, and lets the two take turns: a round is every row of the one, then
 of the other, the next round the other way round, so that what else the machine does falls on both. Of each row stand the medians of the rounds,
 how far from them half of the rounds lie (the noise), and new / old; of what both print, the median and what a tenth of the calls stayed below.
 A row is `slower` where three quarters of the new one's rounds took longer than three quarters of the old one's, and `faster` where it is the other
@@ -128,19 +128,23 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.2, help="a row of make bench and round (0.2)")
     parser.add_argument("--build-only", action="store_true", help="builds both and measures nothing")
     args = parser.parse_args()
-    commit = git("rev-parse", "--verify", args.commit + "^{commit}")
+    folder = pathlib.Path(args.commit).is_dir()  # where git is not, as on a machine that was lent for its GPU
+    commit = args.commit if folder else git("rev-parse", "--verify", args.commit + "^{commit}")
     jobs = os.environ.get("JOBS", str(os.cpu_count()))
     what, rows = (GPU, rows_of_gpu) if args.gpu else (TOOL, rows_of_tool)
-    trees = [other_tree(commit), ROOT]
+    trees = [pathlib.Path(commit).resolve() if folder else other_tree(commit), ROOT]
     programs = [build(tree, what, jobs) for tree in trees]
     if args.build_only:
         return 0
     envs = [os.environ | {"REPRISE_CACHE_DIR": str(ROOT / "build/before" / name)} for name in ("cache-old", "cache-new")]
     for env in envs:
         os.makedirs(env["REPRISE_CACHE_DIR"], exist_ok=True)
-    print("old: %s\nnew: %s%s\n%d rounds in turn" % (git("log", "-1", "--format=%h %cs %s", commit),
-          git("log", "-1", "--format=%h %cs %s"), ", with changes" if git("status", "--porcelain", "-uno") else "",
-          args.rounds), flush=True)
+    if folder:
+        print("old: %s\nnew: %s" % tuple(trees))
+    else:
+        print("old: %s\nnew: %s%s" % (git("log", "-1", "--format=%h %cs %s", commit), git("log", "-1", "--format=%h %cs %s"),
+              ", with changes" if git("status", "--porcelain", "-uno") else ""))
+    print("%d rounds in turn" % args.rounds, flush=True)
     for program, env in zip(programs, envs):
         rows(program, 0.02, args.names, env)  # kernels are compiled
     measured = ([], [])
@@ -148,8 +152,9 @@ def main():
         for side in ((0, 1), (1, 0))[r % 2]:
             measured[side].append(rows(programs[side], args.seconds, args.names, envs[side]))
     wrong = table(*measured)
-    print("\nLines of src/, old and new:\n", flush=True)
-    run("sh", "scripts/src_lines.sh", commit)
+    if not folder:
+        print("\nLines of src/, old and new:\n", flush=True)
+        run("sh", "scripts/src_lines.sh", commit)
     print("\n%d rows slower or lost" % wrong)
     return 1 if wrong else 0
 
