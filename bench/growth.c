@@ -1,12 +1,14 @@
-/* What must not grow: a function called with thousands of sizes, and programs of thousands of launches.
-   growth [sizes | long]: both, or one of them. Ends with 1 where a bound is missed.
+/* What must not grow: a function called with thousands of sizes, and programs of thousands of launches, writes or inputs.
+   growth [sizes | long | wide]: all, or one of them. Ends with 1 where a bound is missed.
 
      sizes  A perceptron of two layers, with at most 8 specialisations, is called with the sizes 1 to 4000, each once, in an order by
             chance. The calls 100 to 199 and the last 100 take sizes that lie side by side, so that they have the same work to do:
             the latter may take 1.2 times as long in the median, each 2 ms, and the process 300 MB. Times are those of all its
             threads on processors: other processes do not count.
      long   A recurrent function that applies one weight at each step, and its gradient: what its first call takes, in which it is
-            recorded and compiled, what the second takes, with which its launches become a graph, a step, and a later one. */
+            recorded and compiled, what the second takes, with which its launches become a graph, a step, and a later one.
+     wide   A function that writes each of its arguments and then, by a value that all of the second writes read, once more; and the gradient of
+            as many leaves: what a write and a leaf take of the processors. Sixteen times as many may take MOST_WIDER times as long each. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,15 +157,77 @@ static bool run_long(void) {
     return !rp_failed();
 }
 
+/* ---- wide programs */
+
+enum { NARROW = 750, WIDE = 16 * NARROW, MOST_WIDER = 4 };
+
+static void writes(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_out;
+    rp_tensor *total = rp_sum(in[0]);
+    for (size_t k = 0; k < n_in; k++) rp_mul_(in[k], total);
+    for (size_t k = 0; k < n_in; k++) rp_add_(in[k], total);
+    out[0] = total;
+}
+
+/* ms of the call with which the function is compiled, and of a later one. */
+static void time_writes(rp_tensor *const *in, size_t n, double *compiled, double *later) {
+    rp_compiled *f = rp_compile((rp_fn){writes, NULL, 0, "writes"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    rp_tensor *y = NULL;
+    double ms[3];
+    for (unsigned call = 0; call < 3; call++) {
+        const double begin = now(CLOCK_PROCESS_CPUTIME_ID);
+        (void)rp_call(f, in, n, &y, 1);
+        ms[call] = 1e3 * (now(CLOCK_PROCESS_CPUTIME_ID) - begin);
+    }
+    *compiled = ms[0] + ms[1]; /* recorded, and compiled */
+    *later = ms[2];
+    rp_compiled_release(f);
+}
+
+static double time_gradient(rp_tensor *const *leaf, size_t n, rp_tensor **grad) {
+    rp_tensor *sum = rp_sum(leaf[0]);
+    for (size_t k = 0; k < n; k++) rp_set_requires_grad(leaf[k], true);
+    for (size_t k = 0; k < n; k++) sum = rp_add(sum, rp_sum(rp_sin(leaf[k])));
+    const double begin = now(CLOCK_PROCESS_CPUTIME_ID);
+    (void)rp_grad(&sum, 1, leaf, n, NULL, NULL, grad);
+    return 1e3 * (now(CLOCK_PROCESS_CPUTIME_ID) - begin);
+}
+
+static bool run_wide(void) {
+    static rp_tensor *in[WIDE], *grad[WIDE];
+    double least[2] = {0, 0};
+    bool held = true;
+    for (size_t n = NARROW; n <= WIDE && !rp_failed(); n *= 2) {
+        rp_scope scope = rp_scope_begin();
+        double each[2], later;
+        for (size_t k = 0; k < n; k++) in[k] = rp_ones(RP_DIMS(16));
+        time_writes(in, n, &each[0], &later);
+        for (size_t k = 0; k < n; k++) in[k] = rp_ones(RP_DIMS(16));
+        each[1] = time_gradient(in, n, grad);
+        printf(
+            "%5zu written twice: compiled in %7.1f ms (%.3f each), a later call %.2f ms; gradients of as many %6.1f ms (%.4f each)\n",
+            n, each[0], each[0] / (double)n, later, each[1], each[1] / (double)n);
+        for (unsigned k = 0; k < 2; k++) {
+            each[k] /= (double)n;
+            if (n == NARROW) least[k] = each[k];
+            held = held && each[k] <= MOST_WIDER * least[k];
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    if (!held) printf("too much: each may take %d times as long as of the fewest\n", MOST_WIDER);
+    return held && !rp_failed();
+}
+
 int main(int argc, char **argv) {
     const char *only = argc > 1 ? argv[1] : NULL;
-    if (argc > 2 || (only && strcmp(only, "sizes") != 0 && strcmp(only, "long") != 0)) {
-        (void)fputs("usage: growth [sizes | long]\n", stderr);
+    if (argc > 2 || (only && strcmp(only, "sizes") != 0 && strcmp(only, "long") != 0 && strcmp(only, "wide") != 0)) {
+        (void)fputs("usage: growth [sizes | long | wide]\n", stderr);
         return 2;
     }
     bool held = true; /* first what asks for the peak of the process's memory */
     if (!only || strcmp(only, "sizes") == 0) held = run_sizes();
     if (!only || strcmp(only, "long") == 0) held = run_long() && held;
+    if (!only || strcmp(only, "wide") == 0) held = run_wide() && held;
     if (rp_failed()) (void)fprintf(stderr, "growth: %s\n", rp_error_message());
     return held ? 0 : 1;
 }

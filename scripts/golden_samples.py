@@ -381,7 +381,6 @@ ADAPT = {
     "embedding_bag": embedding_bag,
     "unique": unique,
     "clamp_tensor": aten.clamp.Tensor,
-    "clamp_between": aten.clamp.Tensor,
     "special_xlog1py_scalar": aten.special_xlog1py.other_scalar,
     "rsub_scalar": aten.rsub.Scalar,
     "div_mode": lambda a, b, rounding_mode=None: torch.div(a, b, rounding_mode=rounding_mode),

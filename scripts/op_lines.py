@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Lines that ops cost: op_lines.py [NAME ...]. Of each named op the lines of its rows, of the rules found by its name and of the functions
-that only these call, of its derivative, and of its samples; without names, how many ops of each kind cost how many lines. An op is its
-row with what is private to it: rows whose name begins with its own, which the public interface lacks, count as its rules."""
+that only these call, of its derivative, and of its samples; what its row asks for by the name of a rule that others have as well is told beside, and how many
+rows ask for it; without names, how many ops of each kind cost how many lines. An op is its row with what is private to it: rows whose name
+begins with its own, which the public interface lacks, count as its rules."""
 import collections
 import pathlib
 import re
@@ -81,8 +82,8 @@ def main():
         """Rows that only this one's are for."""
         return [r for r in rows if r.startswith(name + "_") and "PRIVATE" in " ".join(rows[r])]
 
-    def cost(name):
-        taken = [i for r in [name] + private(name) for i in by_rule[r]]
+    def closed(taken, theirs_alone):
+        """With the static functions that these call, and only these."""
         grew = True
         while grew:
             grew = False
@@ -92,9 +93,20 @@ def main():
                     inside[item.file, word] += n
             for item in statics:
                 used = uses[item.file][item.name] - item.words[item.name]
-                if item not in taken and used > 0 and inside[item.file, item.name] == used:
+                mine = inside[item.file, item.name]
+                if item not in taken and mine > 0 and (mine == used or not theirs_alone):
                     taken.append(item)
                     grew = True
+        return taken
+
+    def shared(name):
+        """Rules of others that the row names: their lines, and the rows that name one of them."""
+        asked = {rule for rule in re.findall(r"\.(?:infer|rule|vjp) = (\w+)", " ".join(rows[name])) if rule not in rows}
+        lines = sum(i.n for i in closed([i for rule in asked for i in by_rule[rule]], False))
+        return "%d / %d" % (lines, sum(any(re.search(r"= %s\b" % rule, " ".join(row)) for rule in asked) for row in rows.values()))
+
+    def cost(name):
+        taken = closed([i for r in [name] + private(name) for i in by_rule[r]], True)
         row = sum(len(rows[r]) for r in [name] + private(name))
         tests = sum(len(samples.get(r, [])) for r in [name] + private(name))
         rules = sum(i.n for i in taken if not i.grad)
@@ -110,9 +122,9 @@ def main():
         print("op_lines.py: no row is called " + ", ".join(wrong), file=sys.stderr)
         return 2
     if names:
-        print("| op | kind | rows | rules | derivative | samples | lines |\n|---|---|---|---|---|---|---|")
+        print("| op | kind | rows | rules | derivative | samples | lines | shared rules / rows |\n|---|---|---|---|---|---|---|---|")
         for name in names:
-            print("| %s | %s | %s |" % (name, kind(name).lower(), " | ".join(map(str, cost(name)))))
+            print("| %s | %s | %s | %s |" % (name, kind(name).lower(), " | ".join(map(str, cost(name))), shared(name)))
         return 0
     print("| kind | ops | median | nine of ten at most | most |\n|---|---|---|---|---|")
     public = [n for n in rows if "PRIVATE" not in " ".join(rows[n])]

@@ -15,6 +15,7 @@
 #include "compile/program.h"
 #include "core/alloc.h"
 #include "device/device.h"
+#include "kernel/library.h"
 #include "support/passes.h"
 
 static const char *name_of(const rp__ir_node *n) { return n->kind == RP__IR_OP ? n->op->name : "assign"; }

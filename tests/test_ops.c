@@ -69,6 +69,12 @@ static void test_errors_pointwise(void **state) {
            "Clamp min value 300 is outside the representable range of Byte");
     EXPECT(rp_clamp(u, rp_i64(-3), rp_i64(-1)), RP_ERROR_INVALID_ARGUMENT, "Clamp max value -1 is outside");
     EXPECT(rp_clamp(Z(RP_F16, 3), rp_none(), rp_f64(1e6)), RP_ERROR_INVALID_ARGUMENT, "without overflow");
+    EXPECT(rp_hardtanh(u, rp_i64(300), rp_i64(400)), RP_ERROR_INVALID_ARGUMENT, "Clamp min value 300 is outside");
+    EXPECT(rp_hardtanh(u, rp_i64(-5), rp_i64(-1)), RP_ERROR_INVALID_ARGUMENT, "Clamp max value -1 is outside");
+    EXPECT(rp_hardtanh(Z(RP_F16, 3), rp_f64(-1e6), rp_f64(1e6)), RP_ERROR_INVALID_ARGUMENT, "without overflow");
+    EXPECT(rp_clamp_tensor(f, NULL, NULL), RP_ERROR_INVALID_ARGUMENT,
+           "At least one of 'min' or 'max' must not be None");
+    EXPECT(rp_clamp_tensor(b, b, b), RP_ERROR_DTYPE, "is not defined for 'Bool'");
     EXPECT(rp_where(f, f, f), RP_ERROR_DTYPE,
            "where expected condition to be a boolean tensor, but got a tensor with dtype Float");
     EXPECT(rp_add_scalar_(i, rp_f64(1.5)), RP_ERROR_DTYPE,

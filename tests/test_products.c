@@ -19,6 +19,7 @@
 #include "kernel/cuda/matmul.h"
 #include "kernel/library.h"
 #include "ops/execute.h"
+#include "ops/library_ops.h"
 #include "support/cuda.h"
 #include "tensor/tensor.h"
 

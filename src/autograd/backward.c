@@ -10,6 +10,7 @@
 #include "ops/grad.h"
 
 #include "ops/private.h"
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct slot {    /* a node that was reached */
@@ -22,12 +23,18 @@ typedef struct slot {    /* a node that was reached */
     bool needed;       /* lies between roots and inputs; always without inputs */
 } slot;
 
+typedef struct stop { /* input `number` is that output of the node */
+    const rp__tape_node *node;
+    uint32_t index;
+    size_t number;
+} stop;
+
 typedef struct engine {
     slot **slots; /* by node: open addressing, 0 or a power of two */
     size_t n_slots, slot_capacity;
     slot **heap; /* by sequence */
     size_t n_heap, heap_capacity;
-    const rp__edge *inputs;
+    stop *stops; /* the inputs of rp_grad by node: those of one lie together */
     size_t n_inputs;
     rp_tensor **captured; /* counted */
     rp_stream **streams;  /* that work went to, other than the caller's; counted */
@@ -140,6 +147,37 @@ static rp_status slot_get(engine *e, rp__tape_node *n, slot **out) {
     }
     *out = s;
     return RP_OK;
+}
+
+/* ---------------------------------------------------------------- inputs */
+
+static int by_node(const void *x, const void *y) {
+    const uintptr_t a = (uintptr_t)((const stop *)x)->node, b = (uintptr_t)((const stop *)y)->node;
+    return a < b ? -1 : a > b;
+}
+
+static rp_status stops_make(engine *e, const rp__edge *inputs) {
+    e->stops = rp__alloc((e->n_inputs + 1) * sizeof *e->stops);
+    if (!e->stops) return RP__OOM("backward");
+    for (size_t i = 0; i < e->n_inputs; i++) e->stops[i] = (stop){inputs[i].node, inputs[i].index, i};
+    qsort(e->stops, e->n_inputs, sizeof *e->stops, by_node);
+    return RP_OK;
+}
+
+/* Where those of the node begin: while is_stop, the next is one, too. */
+static const stop *stops_of(const engine *e, const rp__tape_node *n) {
+    size_t low = 0, high = e->n_inputs;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)e->stops[middle].node < (uintptr_t)n)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return e->stops + low;
+}
+static bool is_stop(const engine *e, const stop *s, const rp__tape_node *n) {
+    return s < e->stops + e->n_inputs && s->node == n;
 }
 
 /* ---------------------------------------------------------------- accumulation */
@@ -363,8 +401,8 @@ static rp_status node_hooks(engine *e, slot *s) {
             s->grads[k] = grad;
         }
         if (n->retain) RP_TRY(rp__retain_run(n, k, grad));
-        for (size_t i = 0; i < e->n_inputs; i++)
-            if (e->inputs[i].node == n && e->inputs[i].index == k && !e->captured[i]) e->captured[i] = rp_retain(grad);
+        for (const stop *i = stops_of(e, n); is_stop(e, i, n); i++)
+            if (i->index == k && !e->captured[i->number]) e->captured[i->number] = rp_retain(grad);
     }
     return RP_OK;
 }
@@ -444,8 +482,7 @@ static rp_status mark_needed(engine *e, const rp__edge *roots, size_t n_roots) {
     }
     while (n > 0 && status == RP_OK) {
         s = order[--n];
-        for (size_t i = 0; i < e->n_inputs && !s->needed; i++) s->needed = e->inputs[i].node == s->node;
-        if (!s->needed) s->needed = has_needed_edge(e, s->node);
+        s->needed = is_stop(e, stops_of(e, s->node), s->node) || has_needed_edge(e, s->node);
     }
     rp__free(order);
     return status;
@@ -485,6 +522,7 @@ static void engine_free(engine *e) {
         if (e->slots[i]) slot_free(e->slots[i]);
     rp__free(e->slots);
     rp__free(e->heap);
+    rp__free(e->stops);
     for (size_t i = 0; i < e->n_streams; i++) rp__stream_drop(e->streams[i]);
     rp__free(e->streams);
 }
@@ -493,12 +531,9 @@ void (*rp__backward_watch_hook)(void);
 rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
                          size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph) {
     if (rp__flags.tracing && rp__backward_watch_hook) rp__backward_watch_hook();
-    engine e = {.inputs = inputs,
-                .n_inputs = n_inputs,
-                .captured = out,
-                .retain_graph = retain_graph,
-                .create_graph = create_graph};
+    engine e = {.n_inputs = n_inputs, .captured = out, .retain_graph = retain_graph, .create_graph = create_graph};
     for (size_t i = 0; i < n_inputs; i++) out[i] = NULL;
+    if (n_inputs > 0) RP_TRY(stops_make(&e, inputs));
     bool grad_mode = rp__grad_switch(create_graph);
     const uint8_t autocast = rp__autocast_switch(0);
     engine *outer = running;
@@ -519,17 +554,18 @@ rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t 
 
 static rp_status leaf_edge(engine *e, const rp__edge *edge) {
     slot *s;
-    for (size_t i = 0; i < e->n_inputs; i++)
-        if (e->inputs[i].node == edge->node && e->inputs[i].index == edge->index) return RP_OK;
+    for (const stop *i = stops_of(e, edge->node); is_stop(e, i, edge->node); i++)
+        if (i->index == edge->index) return RP_OK;
     return edge->node ? slot_get(e, edge->node, &s) : RP_OK;
 }
 
 rp_status rp__tape_each_leaf(rp_tensor *const *outputs, size_t n, rp_tensor *const *stops, size_t n_stops,
                              rp_status (*visit)(void *ctx, const rp_tensor *leaf), void *ctx) {
     rp__edge *edges = rp__calloc(n_stops + 1, sizeof *edges);
-    engine e = {.inputs = edges, .n_inputs = n_stops};
+    engine e = {.n_inputs = n_stops};
     rp_status status = edges ? RP_OK : RP__OOM("the leaves behind a result");
     for (size_t i = 0; i < n_stops && status == RP_OK; i++) status = rp__tape_edge_of(stops[i], &edges[i]);
+    if (status == RP_OK) status = stops_make(&e, edges);
     for (size_t i = 0; i < n && status == RP_OK; i++) {
         rp__edge edge;
         status = rp__tape_edge_of(outputs[i], &edge);

@@ -303,10 +303,9 @@ static rp_status make_nodes(rp__fusion *f, rp__device *d, const rp__dag_extent *
     return RP_OK;
 }
 
+/* Items come in rising order: one that is there is the last. */
 static rp_status append(rp__fusion *f, uint32_t **list, uint32_t *n, uint32_t item) {
-    for (uint32_t k = 0; k < *n; k++) {
-        if ((*list)[k] == item) return RP_OK;
-    }
+    if (*n && (*list)[*n - 1] == item) return RP_OK;
     if ((*n & (*n - 1)) == 0) { /* doubles at powers of two, in the arena */
         uint32_t *grown = RP__NEW(&f->arena, uint32_t, *n ? 2 * *n : 1);
         if (!grown) return RP__OOM("fusion");

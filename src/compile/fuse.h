@@ -139,17 +139,22 @@ static inline bool rp__fuse_is_matmul(const rp__fusion *f, uint32_t k) { /* a ch
 }
 
 /* ---- fuse_paths.c: which merges would make a cycle */
-typedef struct rp__fuse_later {
+typedef struct rp__fuse_found {
     uint64_t place;
     uint32_t group;
-} rp__fuse_later;
+} rp__fuse_found;
+typedef struct rp__fuse_end { /* of a search: what it has found, itself first, and the edge that is next */
+    rp__fuse_found *found;
+    uint32_t n, at, member, edge;
+} rp__fuse_end;
 typedef struct rp__fuse_paths {
     const rp__fusion *f;
-    uint32_t *next, *before; /* groups in an order that dependencies agree with, a ring with its ends at n_groups */
-    uint64_t *place;         /* per group: larger than those before it */
+    uint32_t *next, *before;     /* groups in an order that dependencies agree with, a ring with its ends at n_groups */
+    uint64_t *place;             /* per group: larger than those before it */
+    uint32_t *pred, *pred_begin; /* per node: nodes that must come earlier, those of k from pred_begin[k] */
     uint32_t *stack, *mark, stamp; /* scratch of searches, per group */
-    rp__fuse_later *later;         /* what the last one found */
-    uint32_t n_later;
+    rp__fuse_end ends[2];          /* of the last one: from the first group on, and from the second back */
+    unsigned complete;             /* the one that had no more edges */
 } rp__fuse_paths;
 rp_status rp__fuse_paths_begin(rp__fuse_paths *p, const rp__fusion *f);
 void rp__fuse_paths_end(rp__fuse_paths *p);

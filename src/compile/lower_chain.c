@@ -5,6 +5,7 @@
 #include "compile/program.h"
 #include "core/alloc.h"
 #include "device/device.h"
+#include "kernel/library.h"
 
 static rp_status lower_stages(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how,
                               rp__chain_stage *kept, rp__library_stage *stages, uint32_t *n, rp__group_made *out) {

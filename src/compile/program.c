@@ -10,6 +10,7 @@
 #include "core/alloc.h"
 #include "core/env.h"
 #include "ops/execute.h"
+#include "ops/library_ops.h"
 #include "ops/product.h"
 
 typedef struct recorder {

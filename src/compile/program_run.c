@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "device/allocator.h"
 #include "device/error_record.h"
+#include "kernel/library.h"
 
 static rp_status rebuild(rp__executable *p) {
     for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;

@@ -447,7 +447,7 @@ static uint32_t axes_of(const rp__axis_map *m) {
 }
 
 bool rp__fuse_stored(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__ir_value v) {
-    if (f->result_storage[f->ir->values[v].storage]) return true;
+    if (f->result_storage[f->ir->values[v].storage] || f->n_readers[v] > n) return true;
     for (uint32_t k = 0; k < f->n_readers[v]; k++) {
         bool inside = false;
         for (uint32_t m = 0; m < n && !inside; m++) inside = members[m] == f->readers[v][k];

@@ -9,26 +9,6 @@ RP__UNARY(leaky_relu, WHERE(LT(NUM(0), x), x, MUL(x, ATTR(0))))
 RP__UNARY_WITH(elu, WHERE(LT(NUM(0), x), MUL(x, b), MUL(PRIM(EXPM1, MUL(x, c)), MUL(a, b))), a = ATTR(0), b = ATTR(1),
                c = ATTR(2))
 
-rp_status rp__infer_hardtanh(const rp__call *call, rp__meta *out) {
-    const rp_dtype d = (rp_dtype)call->in[0]->dtype;
-    if (d == RP_BOOL) return rp__op_error(call, RP_ERROR_DTYPE, "Bool inputs not supported for hardtanh");
-    if (rp__scalar_f64(call->attrs[0].v.scalar) > rp__scalar_f64(call->attrs[1].v.scalar))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "min_val cannot be greater than max_val");
-    return rp__infer_unary(call, out);
-}
-/* Limits below 0 of a type that has none there are 0. */
-static rp_scalar not_negative(const rp__call *call, unsigned k) {
-    const rp_scalar limit = rp__call_attr(call, k)->v.scalar;
-    return rp__scalar_f64(limit) < 0 ? rp_i64(0) : limit;
-}
-static rp_scalar low_limit(const rp__call *call) { return not_negative(call, 0); }
-static rp_scalar high_limit(const rp__call *call) { return not_negative(call, 1); }
-static rp__val between(rp__lower *lw, rp__val x, rp_dtype type) {
-    if (type == RP_U8)
-        return MIN(MAX(x, rp__lw_scalar_fn(lw, low_limit, RP_U8)), rp__lw_scalar_fn(lw, high_limit, RP_U8));
-    return MIN(MAX(x, rp__lw_number(lw, 0, type)), rp__lw_number(lw, 1, type));
-}
-RP__UNARY_SAME(hardtanh, between(lw, x, type))
 RP__UNARY(hardsigmoid, DIV(MIN(MAX(ADD(x, NUM(3)), NUM(0)), NUM(6)), NUM(6)))
 RP__UNARY(log_sigmoid, SUB(MIN(x, NUM(0)), LOG1P(EXP(NEG(ABS(x))))))
 RP__UNARY(mish, MUL(x, PRIM(TANH, LOG1P(EXP(x)))))

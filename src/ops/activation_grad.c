@@ -15,13 +15,7 @@ static rp_tensor *elu_grad(rp_tensor *grad, rp_tensor *x, double alpha, rp_scala
 }
 RP__GRAD(elu, elu_grad(grad, x, rp__scalar_f64(NUMBER(0)), NUMBER(1), rp__scalar_f64(NUMBER(2))))
 
-/* grad where low < x < high: NaN is not inside */
-static rp_tensor *inside(rp_tensor *grad, rp_tensor *x, rp_scalar low, rp_scalar high) {
-    rp_tensor *zero = rp__zero_like(grad);
-    return where_above(x, low, rp_where(rp_lt_scalar(x, high), grad, zero), zero);
-}
-RP__GRAD(hardtanh, inside(grad, x, NUMBER(0), NUMBER(1)))
-RP__GRAD(hardsigmoid, inside(rp_div_scalar(grad, rp_i64(6)), x, rp_i64(-3), rp_i64(3)))
+RP__GRAD(hardsigmoid, rp__inside(rp_div_scalar(grad, rp_i64(6)), x, rp_i64(-3), rp_i64(3)))
 RP__SLOPE(log_sigmoid, rp_sigmoid(rp_neg(x)))
 
 RP__SLOPE_WITH(mish, rp_add(t, rp_mul(rp_mul(x, rp_sigmoid(x)), bell)), *t = rp_tanh(rp_softplus(x)),

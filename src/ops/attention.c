@@ -4,6 +4,7 @@
 
 #include "ops/execute.h"
 #include "ops/infer.h"
+#include "ops/library_ops.h"
 #include "ops/private.h"
 
 #include <math.h>

@@ -260,12 +260,6 @@ static void lower_addc(rp__lower *lw, rp__prim op) {
 void rp__lower_addcmul(rp__lower *lw) { lower_addc(lw, RP__MUL); }
 void rp__lower_addcdiv(rp__lower *lw) { lower_addc(lw, RP__DIV); }
 
-void rp__lower_clamp_between(rp__lower *lw) {
-    const rp_dtype type = rp__lw_promoted(lw, 3, -1);
-    const rp__val x = rp__lw_in_as(lw, 0, type), low = rp__lw_in_as(lw, 1, type);
-    rp__lw_out(lw, 0, MIN(MAX(x, low), rp__lw_in_as(lw, 2, type)));
-}
-
 void rp__lower_masked_fill(rp__lower *lw) {
     rp__lw_out(lw, 0, WHERE(rp__lw_in(lw, 1), rp__lw_in_as(lw, 2, rp__lw_in_dtype(lw, 0)), rp__lw_in(lw, 0)));
 }

@@ -5,8 +5,10 @@
 
 #include "ops/execute.h"
 #include "ops/infer.h"
+#include "ops/library_ops.h"
 #include "ops/norm.h"
 #include "ops/private.h"
+#include "ops/product.h"
 #include "ops/rules.h"
 
 enum { MOST = 3 };

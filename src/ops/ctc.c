@@ -6,6 +6,7 @@
 #include "ops/execute.h"
 #include "ops/grad.h"
 #include "ops/infer.h"
+#include "ops/library_ops.h"
 #include "ops/loss.h"
 #include "ops/private.h"
 #include "ops/rules.h"

@@ -1,5 +1,5 @@
 /* What the files of src/ops share beside the public forms of ops.h and lower.h: the step from a call with allocated outputs to
-   launches, scopes of the library's own tensors, and operands of library ops. */
+   launches, and scopes of the library's own tensors. Operands of library ops are in library_ops.h, for those that have some. */
 #ifndef RP_OPS_EXECUTE_H
 #define RP_OPS_EXECUTE_H
 
@@ -53,13 +53,6 @@ typedef rp_status rp__host_work(const rp__call *call, const void *const *in, voi
 rp_status rp__host_launch(const rp__call *call, rp__device *d, rp_tensor *const *in, rp__host_work *work);
 /* Are launches of this thread on s recorded, not run? */
 bool rp__host_recorded(const rp_stream *s);
-
-/* Operand of a library op over all of t. library_ops.c */
-rp__operand rp__operand_of(const rp_tensor *t);
-
-/* rp__library_run on the device of operand 0, with op, site and determinism of the call. library_ops.c */
-rp_status rp__run_library_op(const rp__call *call, rp__library_op op, const rp__operand *operands, size_t n,
-                             rp__library_call *library);
 
 /* Calls for rules: shorthand of a dispatch below all layers, for launches that an op is made of. The result has memory of its
    own. */

@@ -24,6 +24,10 @@ rp_tensor *rp__zero_like(const rp_tensor *t); /* 0-d, dtype and device of t */
 rp_tensor *rp__number_beside(const rp_tensor *t, rp_scalar value, rp_dtype dtype);
 /* The gradient of pad_edges with respect to its operand, of that size (padding.c). */
 rp_tensor *rp__pad_edges_input(rp_tensor *grad, const rp_dim *size, const rp_attr *pad, int64_t mode);
+/* grad where low < x < high: NaN is not inside; a limit of no kind is none. */
+rp_tensor *rp__inside(rp_tensor *grad, rp_tensor *x, rp_scalar low, rp_scalar high);
+/* Of the larger or smaller one of operand 0 and operand `other`. */
+rp_status rp__extremum_grad(const rp__vjp *g, unsigned other, bool maximum);
 /* op with the attributes of `like`, over a and, unless it is NULL, b. */
 rp_tensor *rp__grad_call(const rp__op *op, const rp__call *like, rp_tensor *a, rp_tensor *b);
 /* f16 and bf16 as f32: formulas of several ops are computed in f32 and rounded once, by rp__grad_run, as one kernel would. */

@@ -5,6 +5,7 @@
 
 #include "ops/execute.h"
 #include "ops/infer.h"
+#include "ops/library_ops.h"
 #include "ops/rules.h"
 
 /* ---- cat */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "ops/execute.h"
+#include "ops/library_ops.h"
 #include "ops/rules.h"
 
 rp__operand rp__operand_of(const rp_tensor *t) {

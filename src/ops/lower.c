@@ -72,7 +72,10 @@ rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr) {
         n--;
         attr = 0;
     }
-    for (unsigned k = 0; k < n; k++) rp__promote_tensor(&p, (rp_dtype)lw->call->in[k]->dtype, lw->call->in[k]->ndim);
+    for (unsigned k = 0; k < n; k++) {
+        const rp_tensor *t = lw->call->in[k];
+        if (t) rp__promote_tensor(&p, (rp_dtype)t->dtype, t->ndim);
+    }
     if (attr >= 0) rp__promote_scalar(&p, lw->call->attrs[attr].v.scalar.kind);
     return rp__promotion_result(&p);
 }

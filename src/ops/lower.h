@@ -42,7 +42,7 @@ static inline bool rp__scalar_is_one(rp_scalar s) {
            : s.kind == RP_SCALAR_BOOL ? s.v.b
                                       : s.kind == RP_SCALAR_I64 && s.v.i == 1;
 }
-/* Result type of operands [0, n) and Scalar attribute `attr` (none: negative) by the promotion rules: the type in which an op with
+/* Result type of those of operands [0, n) that are there and Scalar attribute `attr` (none: negative) by the promotion rules: the type in which an op with
    several operands calculates, also in place. It depends on dtypes, on which inputs are 0-d and on the kind of the number only,
    which are part of every key. */
 rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr);

@@ -1,5 +1,7 @@
 /* Matrix products. matmul is made of views and bmm; bmm and linear are library ops on strided operands. */
+#include "ops/library_ops.h"
 #include "ops/private.h"
+#include "ops/product.h"
 #include <string.h>
 
 #include "ops/execute.h"

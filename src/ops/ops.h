@@ -28,7 +28,6 @@
 #define RP_OPS_OPS_H
 
 #include "device/generator.h"
-#include "kernel/library.h"
 #include "kernel/loop.h"
 #include "tensor/tensor.h"
 

@@ -123,40 +123,6 @@ rp_status rp__infer_to_dtype(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-/* Is the number one of the integer type's? */
-static bool holds(rp_dtype d, int64_t number) { return d == RP_I64 || rp__scalar_fits(rp_f64((double)number), d); }
-
-rp_status rp__infer_clamp(const rp__call *call, rp__meta *out) {
-    rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
-    rp__promote_tensor(&p, (rp_dtype)call->in[0]->dtype, call->in[0]->ndim);
-    bool any = false;
-    for (unsigned k = 0; k < 2; k++) {
-        if (rp__attr_is_none(&call->attrs[k])) continue;
-        rp__promote_scalar(&p, call->attrs[k].v.scalar.kind);
-        any = true;
-    }
-    if (!any) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
-    rp__meta_like(out, call->in[0], rp__promotion_result(&p));
-    RP_TRY(rp__call_need_number(call, out->dtype));
-    for (unsigned k = 0; k < 2; k++) {
-        const rp_scalar given = call->attrs[k].v.scalar;
-        if (rp__attr_is_none(&call->attrs[k])) continue;
-        if (rp__dtype_is_float(out->dtype)) {
-            if (rp__scalar_fits(given, out->dtype)) continue;
-            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                                "value cannot be converted to type %s without overflow", rp_dtype_name(out->dtype));
-        }
-        if (given.kind == RP_SCALAR_SYM && rp__dim_is(RP__DIM_LE, 0, given.v.i) && rp__scalar_fits(given, out->dtype))
-            continue;
-        const int64_t limit = rp__scalar_i64(given);
-        if (holds(out->dtype, limit) || (limit < 0) == (k == 0)) continue;
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                            "Clamp %s value %lld is outside the representable range of %s", k ? "max" : "min",
-                            (long long)limit, rp__dtype_title(out->dtype));
-    }
-    return RP_OK;
-}
-
 rp_status rp__infer_where(const rp__call *call, rp__meta *out) {
     rp_dtype c = (rp_dtype)call->in[0]->dtype;
     if (c != RP_BOOL && c != RP_U8)
@@ -333,32 +299,6 @@ void rp__lower_gelu(rp__lower *lw) {
 RP__UNARY(silu, MUL(x, PRIM(SIGMOID, x)))
 RP__UNARY(hardswish, DIV(MUL(x, MIN(MAX(ADD(x, NUM(3)), NUM(0)), NUM(6))), NUM(6)))
 RP__UNARY_WITH(softplus, WHERE(LT(ATTR(1), t), x, DIV(LOG1P(EXP(t)), beta)), beta = ATTR(0), t = MUL(x, beta))
-
-/* A limit beyond what self's integers can be limits nothing: the type's own. */
-static rp_scalar integer_limit(const rp__call *call, unsigned k) {
-    const rp_dtype d = call->in[0]->dtype == RP_BOOL ? RP_I64 : (rp_dtype)call->in[0]->dtype;
-    int64_t limit = rp__scalar_i64(call->attrs[k].v.scalar);
-    if (!holds(d, limit)) limit = k ? INT64_MAX : INT64_MIN;
-    while (!holds(d, limit)) limit /= 2; /* to 2^m - 1 or -2^m; of an unsigned type to 0 */
-    return rp_i64(limit);
-}
-static rp_scalar integer_min(const rp__call *call) { return integer_limit(call, 0); }
-static rp_scalar integer_max(const rp__call *call) { return integer_limit(call, 1); }
-
-/* In place the result has self's type, which is the promoted one: others are refused. */
-void rp__lower_clamp(rp__lower *lw) {
-    const rp_attr *attrs = rp__lw_call(lw)->attrs;
-    rp_dtype type = rp__lw_out_dtype(lw, 0);
-    rp__val x = rp__lw_in_as(lw, 0, type);
-    for (unsigned k = 0; k < 2; k++) {
-        if (rp__attr_is_none(&attrs[k])) continue;
-        rp__val limit = rp__dtype_is_float(type)
-                            ? rp__lw_number(lw, k, type)
-                            : rp__lw_scalar_fn(lw, k ? integer_max : integer_min, rp__lw_compute(type));
-        x = rp__lw_2(lw, k ? RP__MIN : RP__MAX, x, limit);
-    }
-    rp__lw_out(lw, 0, x);
-}
 
 void rp__lower_logical_not(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));

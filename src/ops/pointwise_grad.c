@@ -107,16 +107,16 @@ static rp_tensor *extremum_part(const rp__vjp *g, rp_tensor *equal, rp_tensor *l
     return rp_where(equal, half, rp_where(lost, rp__zero_like(grad), grad));
 }
 
-static rp_status vjp_extremum(const rp__vjp *g, bool maximum) {
-    rp_tensor *a = g->call->in[0], *b = g->call->in[1];
+rp_status rp__extremum_grad(const rp__vjp *g, unsigned other, bool maximum) {
+    rp_tensor *a = g->call->in[0], *b = g->call->in[other];
     rp_tensor *equal = rp_eq(a, b);
     if (g->needed[0]) g->grad_in[0] = extremum_part(g, equal, maximum ? rp_lt(a, b) : rp_gt(a, b));
-    if (g->needed[1]) g->grad_in[1] = extremum_part(g, equal, maximum ? rp_gt(a, b) : rp_lt(a, b));
+    if (g->needed[other]) g->grad_in[other] = extremum_part(g, equal, maximum ? rp_gt(a, b) : rp_lt(a, b));
     return RP_OK;
 }
 
-rp_status rp__vjp_maximum(const rp__vjp *g) { return vjp_extremum(g, true); }
-rp_status rp__vjp_minimum(const rp__vjp *g) { return vjp_extremum(g, false); }
+rp_status rp__vjp_maximum(const rp__vjp *g) { return rp__extremum_grad(g, 1, true); }
+rp_status rp__vjp_minimum(const rp__vjp *g) { return rp__extremum_grad(g, 1, false); }
 
 rp_status rp__vjp_neg(const rp__vjp *g) {
     g->grad_in[0] = rp_neg(g->grad_out[0]);
@@ -235,12 +235,4 @@ RP__SLOPE_WITH(hardswish, rp_where(rp_le_scalar(x, rp_i64(-3)), rp__zero_like(x)
                *t = one_where(rp_ge_scalar(x, rp_i64(3)), rp_add_scalar(rp_div_scalar(x, rp_i64(3)), rp_f64(0.5))))
 RP__SLOPE_WITH(softplus, one_where(rp_gt_scalar(t, NUMBER(1)), rp_sigmoid(t)), *t = rp_mul_scalar(x, NUMBER(0)))
 
-rp_status rp__vjp_clamp(const rp__vjp *g) {
-    rp_tensor *x = g->call->in[0], *grad = g->grad_out[0], *zero = rp__zero_like(grad);
-    const rp_attr *attrs = g->call->attrs;
-    if (!rp__attr_is_none(&attrs[0])) grad = rp_where(rp_gt_scalar(x, attrs[0].v.scalar), grad, zero);
-    if (!rp__attr_is_none(&attrs[1])) grad = rp_where(rp_lt_scalar(x, attrs[1].v.scalar), grad, zero);
-    g->grad_in[0] = grad;
-    return RP_OK;
-}
 RP__SLOPE(expm1, rp_add_scalar(y, rp_i64(1)))

@@ -1,5 +1,6 @@
 /* See product.h. */
 #include "ops/product.h"
+#include "ops/library_ops.h"
 
 #include <string.h>
 

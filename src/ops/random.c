@@ -4,6 +4,7 @@
 
 #include <float.h>
 
+#include "ops/library_ops.h"
 #include "ops/private.h"
 
 #include "ops/infer.h"

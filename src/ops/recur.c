@@ -3,6 +3,7 @@
 
 #include "ops/execute.h"
 #include "ops/infer.h"
+#include "ops/library_ops.h"
 #include "ops/rules.h"
 
 static bool is(rp_dim a, rp_dim b) { return rp__dim_is(RP__DIM_EQ, a, b); }

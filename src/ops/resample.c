@@ -6,6 +6,7 @@
 #include "ops/execute.h"
 #include "ops/format.h"
 #include "ops/infer.h"
+#include "ops/library_ops.h"
 #include "ops/norm.h"
 #include "ops/private.h"
 #include "ops/rules.h"

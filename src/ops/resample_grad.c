@@ -1,4 +1,5 @@
 /* Derivatives of resample.c and padding.c: each of two is that of the other. */
+#include "kernel/library.h"
 #include "ops/grad.h"
 #include "ops/private.h"
 

@@ -2,6 +2,7 @@
    is better. Elsewhere they are made of products and pointwise ops: each step is a product of the state and what stands behind it. A trace has
    every such step, so their number is part of what was traced; so are the sizes of packed sequences, which are read on the host. */
 #include "ops/rnn.h"
+#include "kernel/library.h"
 
 #include "core/alloc.h"
 #include "device/device.h"

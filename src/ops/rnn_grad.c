@@ -1,6 +1,7 @@
 /* Derivatives of a recurrent layer. Those of recur: the steps back by one kernel (recur_backward), then the weights' gradient as one product over
    all steps; where something else than the states has a gradient, which is when second derivatives are taken, the steps are written with ops. Those of
    recur_backward, which is linear in the gradients that it gets: the steps forward again, with ops. */
+#include "kernel/library.h"
 #include "ops/grad.h"
 
 #include "core/alloc.h"

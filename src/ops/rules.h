@@ -6,7 +6,6 @@
 
 #include "ops/lower.h"
 #include "ops/ops.h"
-#include "ops/product.h"
 
 #ifdef RP__RULES
 #include RP__RULES

@@ -1,5 +1,6 @@
 /* Writing at places along one dim: scatter and the forms of it whose index is one for whole slices. Each is one of the kernels that
    combine (index.c), over values and indices that repeat without memory. */
+#include "kernel/library.h"
 #include "ops/private.h"
 
 #include <math.h>

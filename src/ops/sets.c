@@ -1,5 +1,6 @@
 /* Searching, counting and sets. What is data beside its order (unique, bincount) sorts, scatters and counts with the ops for these;
    searchsorted is a loop whose steps halve the rest of a row. */
+#include "ops/library_ops.h"
 #include "ops/private.h"
 
 #include <math.h>

@@ -144,16 +144,6 @@ rp_status rp__expand_logdet(const rp__call *call) {
     return rp__give(call, rp_masked_fill_scalar(log, rp_lt_scalar(sign, rp_i64(0)), rp_f64(NAN)));
 }
 
-rp_status rp__expand_clamp_tensor(const rp__call *call) {
-    rp_tensor *self = call->in[0], *min = call->in[1], *max = call->in[2];
-    if (!min && !max)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
-    if (min && max && rp__call_promote(call, 0, 3, -1) == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
-    return rp__give(call, !max   ? rp_maximum(self, min)
-                          : !min ? rp_minimum(self, max)
-                                 : rp_clamp_between(self, min, max));
-}
-
 /* ---- copies of views: NAME_copy is a copy of NAME */
 
 rp_status rp__expand_view_copy(const rp__call *call) {

@@ -2,6 +2,7 @@
    into one. */
 #include "ops/execute.h"
 #include "ops/infer.h"
+#include "ops/library_ops.h"
 #include "ops/private.h"
 #include "ops/rules.h"
 

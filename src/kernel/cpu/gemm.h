@@ -13,7 +13,8 @@
 #include "core/dtype.h"
 #include "device/launch.h"
 #include "kernel/cpu/line.h"
-#include "kernel/library.h"
+#include "kernel/loop.h"
+#include "kernel/operand.h"
 #include "kernel/product.h"
 
 /* Flags of a product. */

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "kernel/library.h"
+#include "kernel/operand.h"
 
 /* One sequence at one step; rows of `units` elements, those of gates one behind the other. */
 typedef struct rp__recur_row {
