@@ -1070,6 +1070,49 @@ class Splits(Door):
                     self.same(a.grad, b.grad, 1e-4)
                 self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_complex_numbers_beside_others(self):
+        """Real tensors, integers and numbers beside complex ones: types are promoted, and a fraction of an integer is one."""
+        c = lambda *size, dtype=torch.complex64: torch.randn(*size, dtype=dtype)
+        places = torch.arange(4)
+        for name, f, *args in (
+                ("integers", lambda n: (n * 0.5j, n + 0.5j, n - 0.25j, n / 0.5j), places), ("wider", lambda a, b: (a * b, a + b, b - a), c(3, 4), c(3, 4, dtype=torch.complex128)),
+                ("alpha", lambda a, b: (torch.add(a, b, alpha=2j), torch.add(b, a, alpha=2j), torch.sub(b, a, alpha=0.5)), c(3, 4), torch.randn(3, 4)),
+                ("equal", lambda a, b: (b == a, a != b, a == b, b == 1j), c(4).real + 0j, torch.randn(4)), ("expanded", lambda a: (a * 2)[:1].expand(5, 4), c(3, 4)),
+                ("chosen", lambda a, m: (torch.where(m, a, places), torch.where(m, a, 1), torch.where(m, a, 2j)), c(3, 4), torch.randn(3, 4) > 0),
+                ("joined", lambda a, n: (torch.cat([a, n]), torch.slice_scatter(a, n[:2], 0, 1, 3), a.clone().fill_(3)), c(4), places),
+                ("divided", lambda a, b: (a / b, 1 / a, b.real / a, a / 3j, a.reciprocal(), a / b.imag), c(3, 4), c(3, 4)), ("powers", lambda a: (a ** 2, a ** 3), c(3)),
+                ("constant", lambda a: a * torch.tensor([1j, 2, 3 - 1j]), c(3)), ("real part", lambda a: (a.to(torch.float32), torch.zeros_like(a, dtype=torch.float32)), c(3))):
+            with self.subTest(name):
+                self.setUp()
+                self.check(f, *args, fullgraph=True)
+
+    def test_complex_numbers_with_a_conjugate_of_an_argument_written(self):
+        """An argument that is a negative view is written where it lies."""
+        def f(a, b):
+            a.add_(1)
+            return a * b
+        for g in (torch.compile(f, backend="reprise"), f):
+            torch.manual_seed(0)
+            z, b = (torch.randn(3, dtype=torch.complex64) for _ in range(2))
+            before = z.imag.clone()
+            self.same(g(z.conj().imag, b), (1 - before) * b)
+            self.same(z.imag, before - 1)
+
+    def test_complex_numbers_at_their_limits(self):
+        """Infinities and NaN go where they go in eager PyTorch, whose sums and products take real operands as complex ones."""
+        some = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan)
+        z = torch.tensor([complex(a, b) for a in some for b in some])
+        x = z.flip(0).real.contiguous()
+        for name, f in {"add": torch.add, "subtract": torch.sub, "multiply": torch.mul}.items():
+            with self.subTest(name):
+                self.setUp()
+                self.check(lambda a, b, x: (f(a, b), f(a, x), f(x, a), f(a, 2.0)), z, z.flip(0), x)
+        self.setUp()
+        self.check(lambda z: torch.exp(z), torch.cat([z, torch.tensor([100 + 0j, 89 + 1j, 90 - 2j, -200 + 3j])]))
+        self.setUp()
+        finite = torch.tensor([0j, 1e30 + 1e30j, 1e-30 - 1e-30j, 3 - 4j, 1e30 - 1e-30j, 5, 2j])
+        self.check(lambda a, b: (a / b, b / a, a / b.real), finite, finite.flip(0))
+
     def test_complex_numbers_that_stay(self):
         """A size with a large prime factor, one that changes, and an op that is not written down."""
         self.check(lambda x: torch.fft.rfft(x).abs() + 1, torch.randn(97), whole=False)
