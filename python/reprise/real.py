@@ -120,7 +120,7 @@ def _exp(a):
     im = torch.where(large, half * (half * sin), size * sin)
     low, high = lost & (a.re == -math.inf), lost & (a.re == math.inf)
     re = torch.where(low, 0.0, torch.where(high, math.inf, re))
-    im = torch.where(low, 0.0, torch.where(a.im == 0, a.im, im))
+    im = torch.where(low, torch.where(a.im < 0, -0.0, 0.0), torch.where(a.im == 0, a.im, im))
     return Pair(re, im)
 
 
@@ -365,7 +365,7 @@ def as_real(gm):
     if not all(isinstance(v, torch.Tensor) for v in vals):
         return None
     modes = {v.fake_mode for v in vals if hasattr(v, "fake_mode")}
-    if len(modes) != 1 or any(is_complex(v) and part(v.dtype) == v.dtype for v in vals):
+    if len(modes) != 1 or any(is_complex(v) and v.dtype not in NARROW for v in leaves):
         return None
     (mode,) = modes
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default}

@@ -1125,6 +1125,8 @@ class Splits(Door):
         self.setUp()
         x = torch.randn(4, 4)
         self.check(lambda x: torch.linalg.eigvals(x).abs().sum() + 1, x, whole=False)
+        self.setUp()
+        self.check(lambda x: x.to(torch.complex32) + 0, torch.randn(4, dtype=torch.complex64), whole=False)
 
     def test_unknown_options(self):
         for options, message in (({"speed": 1}, "no option 'speed'"), ({"engine": "steam"}, "no engine 'steam'"), ({"engine_options": 3}, "dict"),
