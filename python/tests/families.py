@@ -7,7 +7,7 @@ from zoo import classes, entry, language, picture, small, square, still, timm_mo
 
 # Those that compute norms, softmax or positions in float32 whatever they are given.
 SINGLE_INSIDE = {"cohere", "olmo", "olmo2", "starcoder2", "stablelm", "persimmon", "nemotron", "granite", "glm", "phi3", "qwen3", "gemma3", "smollm3", "exaone4",
-                 "ernie45", "helium", "falcon_mamba", "recurrent_gemma", "diffllama", "lfm2", "apertus", "arcee", "olmoe", "phimoe", "granite_moe", "qwen2_moe",
+                 "ernie45", "helium", "falcon_mamba", "recurrent_gemma", "diffllama", "lfm2", "apertus", "arcee", "olmoe", "granite_moe", "qwen2_moe",
                  "minimax", "jetmoe", "qwen3_next", "jamba", "bamba", "led", "prophetnet", "xlm", "umt5", "llava", "esm"}
 
 
@@ -125,7 +125,7 @@ for _label, _cls, _options in (
              **{**causal, **_options})
 
 for _label, _cls, _options in (
-        ("olmoe", "Olmoe", dict(num_experts=4, num_experts_per_tok=2)), ("phimoe", "Phimoe", experts), ("granite_moe", "GraniteMoe", experts),
+        ("olmoe", "Olmoe", dict(num_experts=4, num_experts_per_tok=2)), ("granite_moe", "GraniteMoe", experts),
         ("qwen2_moe", "Qwen2Moe", dict(num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24)),
         ("minimax", "MiniMax", dict(**experts, head_dim=8, block_size=4, layer_types=["linear_attention", "full_attention"])),
         ("jetmoe", "JetMoe", dict(num_key_value_heads=2, kv_channels=8, num_local_experts=4, num_experts_per_tok=2)),
