@@ -460,7 +460,11 @@ class Compiled:
     """A graph of AOT autograd as it runs."""
 
     def __init__(self, gm, kind, options):
-        gm, around = as_real(move(gm, device_of(gm.graph))) or (gm, None)
+        gm = move(gm, device_of(gm.graph))
+        real, around = as_real(gm) or (gm, None)
+        for n, of in zip(*([m for m in g.graph.nodes if m.op == "placeholder"] for g in (real, gm))):
+            n.meta.update({SAVED: True} if SAVED in of.meta else {})
+        gm = real
         nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
         self.report = Graph(kind, len(nodes))
         strict = bool(options.get("strict"))

@@ -177,7 +177,7 @@ larger = lambda: {"pixel_values": picture(2, 64)}
 stages = dict(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1])
 for _label, _cls, _options, _batch in (
         ("yolos", "Yolos", dict(eye, image_size=[32, 32], num_detection_tokens=5), seen), ("ijepa", "IJepa", eye, seen), ("vit_msn", "ViTMSN", eye, seen),
-        ("dinov3", "DINOv3ViT", eye, seen),
+        ("dinov3", "DINOv3ViT", dict(eye, pos_embed_rescale=None), seen),
         ("pvt_v1", "Pvt", dict(image_size=64, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 3, 4], drop_path_rate=0.0), larger),
         ("glpn", "GLPN", dict(depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32], num_attention_heads=[1, 2, 3, 4], drop_path_rate=0.0), larger),
         ("swin2sr", "Swin2SR", dict(image_size=16, patch_size=1, embed_dim=16, depths=[2], num_heads=[2], window_size=4, drop_path_rate=0.0), lambda: {"pixel_values": picture(1, 16)}),
