@@ -220,20 +220,19 @@ static void test_version(void **state) {
 
 /* ---- a GPU that is not here */
 
-static rp_compiled *layer_on(bool no_graph) {
+static rp_compiled *layer_on_cuda(void) {
     (void)rp_set_default_device(rp_cuda(0));
-    return rp_compile((rp_fn){layer, NULL, 0, "layer"},
-                      RP_OPTIONS(rp_compile_options, .fullgraph = true, .no_graph = no_graph));
+    return rp_compile((rp_fn){layer, NULL, 0, "layer"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
 }
 
-/* Compiles, computes nothing, and says so where somebody asks for a result. */
+/* Compiles and plays back, computes nothing, and says so where somebody asks for a result. */
 static int warms(void) {
     rp_scope scope = rp_scope_begin();
-    rp_compiled *f = layer_on(true);
-    rp_tensor *x = filled(0.2, 2, 6, 6), *y = NULL;
+    rp_compiled *f = layer_on_cuda();
+    rp_tensor *x = filled(0.2, 2, 6, 6), *other = filled(0.3, 2, 6, 6), *y = NULL;
     float values[36];
-    for (int k = 0; k < 2; k++)
-        if (rp_call(f, &x, 1, &y, 1) != RP_OK) return printf("%s\n", rp_error_message()) > 0;
+    for (int k = 0; k < 4; k++)
+        if (rp_call(f, k % 2 ? &x : &other, 1, &y, 1) != RP_OK) return printf("%s\n", rp_error_message()) > 0;
     if (rp__nvrtc_statistics().compiled == 0) return 2;
     if (rp_to_host(y, values, sizeof values) == RP_OK) return 3;
     if (!strstr(rp_error_message(), "REPRISE_CUDA_OFFLINE")) return 4;
@@ -246,7 +245,7 @@ static int warms(void) {
 /* Everything is there: eager kernels, fused ones, the product. */
 static int uses(void) {
     rp_scope scope = rp_scope_begin();
-    rp_compiled *f = layer_on(false);
+    rp_compiled *f = layer_on_cuda();
     rp_tensor *x = filled(0.2, 2, 6, 6), *y[2];
     int wrong = 0;
     for (int k = 0; k < 3 && !wrong; k++) wrong = rp_call(f, &x, 1, &y[0], 1) != RP_OK ? 1 : 0;

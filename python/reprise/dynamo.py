@@ -21,7 +21,7 @@ from .attention import keep_whole
 from .constructors import move
 from .decompose import table
 from .lower import Lowering, checks, hint, type_of, where
-from .real import as_real
+from .real import as_real, product_precision
 from .report import REPORT, Graph
 from .schema import Slot, Unsupported
 
@@ -460,7 +460,11 @@ class Compiled:
     """A graph of AOT autograd as it runs."""
 
     def __init__(self, gm, kind, options):
-        gm, around = as_real(move(gm, device_of(gm.graph))) or (gm, None)
+        gm = move(gm, device_of(gm.graph))
+        real, around = as_real(gm) or (gm, None)
+        for n, of in zip(*([m for m in g.graph.nodes if m.op == "placeholder"] for g in (real, gm))):
+            n.meta.update({SAVED: True} if SAVED in of.meta else {})
+        gm = real
         nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
         self.report = Graph(kind, len(nodes))
         strict = bool(options.get("strict"))
@@ -638,17 +642,12 @@ def whole_graph_asked():
 
 
 def follow_precision():
-    """Products and convolutions of float32 are as exact as PyTorch's, whose convolutions on a GPU round to TF32 from the start. Which of its
-    switches were used decides which of them may be asked."""
-    try:
-        precision = torch.get_float32_matmul_precision()
-    except RuntimeError:
-        precision = "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
+    """Products and convolutions of float32 are as exact as PyTorch's, whose convolutions on a GPU round to TF32 from the start."""
     try:
         convolutions = "high" if torch.backends.cudnn.allow_tf32 else "highest"
     except RuntimeError:
         convolutions = "high" if torch.backends.cudnn.conv.fp32_precision != "ieee" else "highest"
-    _c.set_precision(precision, convolutions)
+    _c.set_precision(product_precision(), convolutions)
 
 
 def engine_pairs(given):

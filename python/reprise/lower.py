@@ -743,26 +743,48 @@ def _svd(low, node, a, expect):
     return low.emit("linalg_svd", {k: a[k] for k in ("A", "full_matrices", "driver")}, expect)
 
 
+@special("_int_mm")
+def _int_mm(low, node, a, expect):
+    wide = {n: low.one("to_dtype", self=a[n], dtype=torch.int32) for n in ("self", "mat2")}
+    return low.emit("mm", wide, expect)
+
+
 @special("embedding_renorm")
 def _embedding_renorm(low, node, a, expect):
     return low.emit("embedding_renorm_", {**a, "self": low.one("clone", self=a["self"])}, expect)
 
 
+def _largest_rows(low, a, bags, of, n, val, padding):
+    """By bag and column the first index whose row has what the bag has there; of a bag that is empty any."""
+    rows = low.one("index_select", self=a["weight"], dim=0, index=a["indices"])
+    there = low.one("index_select", self=bags, dim=0, index=of)
+    found = low.one("eq", self=rows, other=there)
+    found = low.one("logical_or", self=found, other=low.one("logical_and", self=low.one("isnan", self=rows), other=low.one("isnan", self=there)))
+    if padding >= 0:
+        found = low.one("logical_and", self=found, other=low.one("unsqueeze", self=low.one("ne_scalar", self=a["indices"], other=padding), dim=-1))
+    size = [low.size(s) for s in val.shape]
+    last = n - 1 if isinstance(n, int) else low.register("calc", "sub", low.as_word(n), 1)
+    place = low.one("unsqueeze", self=low.one("arange", start=0, end=n, step=1, dtype=torch.int64), dim=-1)
+    place = low.one("where", condition=found, self=place, other=low.full(last, torch.int64))
+    first = low.one("index_reduce", self=low.full(last, torch.int64, size), dim=0, index=of, source=place, reduce="amin", include_self=True)
+    index = low.one("index_select", self=a["indices"], dim=0, index=low.one("reshape", self=first, shape=[-1]))
+    return low.one("to_dtype", self=low.one("reshape", self=index, shape=size), dtype=val.dtype)
+
+
 @special("_embedding_bag", "_embedding_bag_forward_only")
 def _embedding_bag(low, node, a, expect):
-    """The bags; and, where somebody looks at them, what PyTorch's derivative reads: the bag of each index, how many a bag has, and zeros for
-    the rows that are largest, which the row does not say."""
+    """The bags; and, where somebody looks at them, what PyTorch's derivative reads: the bag of each index, how many a bag has, and which rows
+    are largest."""
     if a["sparse"]:
         raise Unsupported("a sparse gradient")
     read = {u.args[1] for u in node.users if u.target is operator.getitem}
-    if a["mode"] == 2 and 3 in read:
-        raise Unsupported("which rows of a bag are the largest")
+    largest = a["mode"] == 2 and 3 in read
     padding = a["padding_idx"]
     given = {n: a[n] for n in ("weight", "indices", "offsets", "mode", "per_sample_weights", "include_last_offset")}
     bags = low.one("embedding_bag", expect[0], **given, scale_grad_by_freq=False, padding_idx=padding if padding >= 0 else None)
     out = [bags, None, None, None]
     vals = node.meta["val"]
-    if read & {1, 2}:
+    if read & {1, 2} or largest:
         n = low.size(node.args[1].meta["val"].shape[0])
         place = low.one("arange", start=0, end=n, step=1, dtype=vals[1].dtype)
         of = low.one("sub_scalar", self=low.one("searchsorted", sorted_sequence=a["offsets"], self=place, right=True), other=1)
@@ -773,7 +795,9 @@ def _embedding_bag(low, node, a, expect):
         out[2] = low.one("index_add", self=low.full(0, torch.int64, [low.size(s) for s in vals[2].shape]), dim=0, index=of, source=counts)
         if vals[2].dtype != torch.int64:
             out[2] = low.one("to_dtype", self=out[2], dtype=vals[2].dtype)
-    if 3 in read:
+    if largest and n != 0:
+        out[3] = _largest_rows(low, a, bags, of, n, vals[3], padding)
+    elif 3 in read:
         out[3] = low.full(0, vals[3].dtype, [low.size(s) for s in vals[3].shape])
     return out
 

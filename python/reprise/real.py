@@ -8,7 +8,7 @@ import operator
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.fx.traceback import preserve_node_meta, set_current_meta
 
 aten = torch.ops.aten
@@ -27,19 +27,23 @@ class Pair:
         self.re, self.im = re, im
 
 
-def pair(v, like):
-    """v as a pair: a tensor, a number or already one."""
+def pair(v, dtype, device):
+    """v as a pair of this type of its parts: a tensor, a number or already one."""
     if isinstance(v, Pair):
-        return v
+        return v if v.re.dtype == dtype else Pair(v.re.to(dtype), v.im.to(dtype))
     if isinstance(v, torch.Tensor):
-        return Pair(v, torch.zeros_like(v))
+        re = v.to(dtype)
+        return Pair(re, torch.zeros_like(re))
     v = complex(v)
-    number = lambda x: torch.full((), x, dtype=like.re.dtype, device=like.re.device)
-    return Pair(number(v.real), number(v.imag))
+    return Pair(*(torch.full((), x, dtype=dtype, device=device) for x in (v.real, v.imag)))
+
+
+NARROW = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def part(dtype):
-    return {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)
+    return NARROW.get(dtype, dtype)
 
 
 def is_complex(v):
@@ -54,55 +58,48 @@ def wide(v):
 # ---------------------------------------------------------------- arithmetic
 
 
-def one_pair(f):
-    """Of two operands the first is a tensor; one at least is a pair then."""
-    def with_a_pair(a, b, *more, **named):
-        if not isinstance(a, Pair) and not isinstance(b, Pair):
-            if not isinstance(a, torch.Tensor):
-                raise Absent("two numbers")
-            a = pair(a, None)
-        return f(a, b, *more, **named)
-    return with_a_pair
-
-
-@one_pair
-def _mul(a, b):
-    if not isinstance(a, Pair):
-        a, b = b, a
-    if isinstance(b, (int, float)) or isinstance(b, torch.Tensor):
-        return Pair(a.re * b, a.im * b)
-    b = pair(b, a)
+def product(a, b):
+    """Of two pairs. Products and sums are those of PyTorch's kernels, in their order: their bits, infinities and NaN are eager's."""
     return Pair(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re)
 
 
-@one_pair
 def _add(a, b, alpha=1):
-    b = b if alpha == 1 else _mul(b, alpha) if isinstance(b, Pair) else b * alpha
-    if not isinstance(b, Pair) and not isinstance(b, complex):
-        return Pair(a.re + b, a.im + torch.zeros_like(b) if isinstance(b, torch.Tensor) else a.im)
-    if not isinstance(a, Pair):
-        a = pair(a, b)
-    b = pair(b, a)
+    alpha = complex(alpha)
+    b = product(Pair(alpha.real, alpha.imag), b)
     return Pair(a.re + b.re, a.im + b.im)
 
 
+def _sub(a, b, alpha=1):
+    return _add(a, b, -alpha)
+
+
 def _conj(a):
-    return Pair(a.re, -a.im) if isinstance(a, Pair) else a.conjugate()
+    return Pair(a.re, -a.im) if isinstance(a, Pair) else a.conjugate()  # or a number
 
 
 def _neg(a):
     return Pair(-a.re, -a.im)
 
 
-@one_pair
-def _sub(a, b, alpha=1):
-    return _add(a, _neg(b) if isinstance(b, Pair) else -b, alpha)
-
-
 def _div(a, b):
-    if isinstance(a, Pair) and not isinstance(b, (Pair, complex)):
-        return Pair(a.re / b, a.im / b)
-    raise Absent("a quotient")
+    """By the larger part of the divisor, so that its square need not be held."""
+    first = b.re.abs() >= b.im.abs()
+    large, small = torch.where(first, b.re, b.im), torch.where(first, b.im, b.re)
+    nothing = (b.re == 0) & (b.im == 0)
+    ratio = small / large
+    scale = 1 / (large + small * ratio)
+    re = torch.where(first, a.re + a.im * ratio, a.re * ratio + a.im) * scale
+    im = torch.where(first, a.im - a.re * ratio, a.im * ratio - a.re) * scale
+    return Pair(torch.where(nothing, a.re / b.re.abs(), re), torch.where(nothing, a.im / b.im.abs(), im))
+
+
+def _pow(a, exponent):
+    if not isinstance(a, Pair) or exponent not in (0, 1, 2, 3):
+        raise Absent("a power")
+    found = Pair(torch.ones_like(a.re), torch.zeros_like(a.re)) if exponent == 0 else a
+    for _ in range(int(exponent) - 1):
+        found = product(found, a)
+    return found
 
 
 def _bilinear(f):
@@ -116,8 +113,15 @@ def _bilinear(f):
 
 
 def _exp(a):
-    size = a.re.exp()
-    return Pair(size * a.im.cos(), size * a.im.sin())
+    """With the limits of C's cexp, and without what is too large between numbers that are not."""
+    size, half, cos, sin = a.re.exp(), (a.re * 0.5).exp(), a.im.cos(), a.im.sin()
+    large, lost = size.isinf(), ~a.im.isfinite()
+    re = torch.where(large, half * (half * cos), size * cos)
+    im = torch.where(large, half * (half * sin), size * sin)
+    low, high = lost & (a.re == -math.inf), lost & (a.re == math.inf)
+    re = torch.where(low, 0.0, torch.where(high, math.inf, re))
+    im = torch.where(low, torch.where(a.im < 0, -0.0, 0.0), torch.where(a.im == 0, a.im, im))
+    return Pair(re, im)
 
 
 def _sgn(a):
@@ -127,8 +131,10 @@ def _sgn(a):
 
 
 def _to_copy(a, dtype=None, **more):
+    if dtype == torch.bool:
+        return aten._to_copy.default((a.re != 0) | (a.im != 0), **more)
     if dtype is not None and not dtype.is_complex:
-        raise Absent("a copy of the real part")
+        return aten._to_copy.default(a.re, dtype=dtype, **more)
     to = part(dtype) if dtype is not None else None
     if not isinstance(a, Pair):
         a = Pair(a, torch.zeros_like(a))
@@ -138,10 +144,18 @@ def _to_copy(a, dtype=None, **more):
 # ---------------------------------------------------------------- transforms
 
 
+def product_precision():
+    """What PyTorch's switches say of products of float32 on a GPU. Which of them were used decides which of them may be asked."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
+
+
 @functools.cache
 def turns(n, m, of, dtype, device):
     """cos and sin of 2 pi j k / of, for j < n and k < m."""
-    with unset_fake_temporarily():
+    with disable_proxy_modes_tracing(), unset_fake_temporarily():
         angle = (torch.arange(n)[:, None] * torch.arange(m)[None, :] % of).double() * (2 * math.pi / of)
         return angle.cos().to(dtype).to(device), angle.sin().to(dtype).to(device)
 
@@ -154,6 +168,8 @@ def factor(n):
 def _last(x, sign):
     """Of the last dim; n = p q: sums over q, turns, sums over p."""
     n = x.re.shape[-1]
+    if x.re.dtype == torch.float32 and x.re.device.type == "cuda" and product_precision() != "highest":
+        raise Absent("a transform by products that are rounded to TF32")
     p = factor(n)
     if p == 1:
         if n > LARGEST:
@@ -165,7 +181,7 @@ def _last(x, sign):
     x = by(lambda t: t.unflatten(-1, (q, p)).transpose(-1, -2), x)  # (.., p, q), element p j + i at [i, j]
     x = _last(x, sign)  # over j: (.., p, q) of i and the new index k < q
     cos, sin = turns(p, q, n, x.re.dtype, x.re.device)
-    x = _mul(x, Pair(cos, sin * sign))
+    x = product(x, Pair(cos, sin * sign))
     x = by(lambda t: t.transpose(-1, -2), x)  # (.., q, p)
     x = _last(x, sign)  # over i: the new index l < p; the result's place is q l + k
     return by(lambda t: t.transpose(-1, -2).flatten(-2), x)
@@ -199,6 +215,8 @@ def _r2c(x, dim, normalization, onesided):
 def _c2r(x, dim, normalization, last_dim_size):
     """The other half along the last dim is the conjugate of this one, backwards; of the first, and of the middle, the real part counts."""
     d, n = dim[-1], last_dim_size
+    if n > 1024:
+        raise Absent("a transform of a large size to real numbers")
     for k in dim[:-1]:
         x = _along(x, k, 1)
     half = n // 2 + 1
@@ -208,8 +226,6 @@ def _c2r(x, dim, normalization, last_dim_size):
     weight = torch.where(alone, 1, 2).to(x.re.dtype)
     cos, sin = turns(half, n, n, x.re.dtype, x.re.device)
     re, im = here.re.transpose(d, -1) * weight, here.im.transpose(d, -1) * torch.where(alone, 0, 2).to(x.re.dtype)
-    if n > 1024:
-        raise Absent("a transform of a large size to real numbers")
     y = (re @ cos - im @ sin).transpose(d, -1)
     return _scaled(Pair(y, y), normalization, n * math.prod(x.re.shape[k] for k in dim[:-1])).re
 
@@ -220,12 +236,24 @@ def _masked_fill(a, mask, value):
 
 
 def _equal(a, b):
-    b = pair(b, a)
     return (a.re == b.re) & (a.im == b.im)
 
 
-OPS = {"masked_fill.Scalar": _masked_fill, "eq.Scalar": _equal, "eq.Tensor": _equal, "mul.Tensor": _mul, "mul.Scalar": _mul, "add.Tensor": _add, "add.Scalar": _add, "sub.Tensor": _sub, "sub.Scalar": _sub, "neg.default": _neg,
-       "div.Tensor": _div, "div.Scalar": _div, "mm.default": _bilinear(torch.mm), "bmm.default": _bilinear(torch.bmm), "exp.default": _exp, "sgn.default": _sgn,
+def _full_like(a, value, dtype=None, **more):
+    if dtype is not None and not dtype.is_complex:
+        return aten.full_like.default(a.re, value, dtype=dtype, **more)
+    value = complex(value)
+    return Pair(*(aten.full_like.default(a.re, v, dtype=dtype and part(dtype), **more) for v in (value.real, value.imag)))
+
+
+# Of two operands that are made pairs of one type first, as PyTorch's kernels see them: a real one has an imaginary part, 0, that takes
+# part in what is calculated.
+OF_TWO = {"eq.Scalar": _equal, "eq.Tensor": _equal, "ne.Scalar": lambda a, b: ~_equal(a, b), "ne.Tensor": lambda a, b: ~_equal(a, b),
+          "mul.Tensor": product, "mul.Scalar": product, "add.Tensor": _add, "add.Scalar": _add, "sub.Tensor": _sub, "sub.Scalar": _sub,
+          "rsub.Scalar": lambda a, b, alpha=1: _sub(b, a, alpha), "div.Tensor": _div, "div.Scalar": _div}
+OPS = {"masked_fill.Scalar": _masked_fill, "neg.default": _neg, "reciprocal.default": lambda a: _div(pair(1, a.re.dtype, a.re.device), a),
+       "pow.Tensor_Scalar": _pow, "mm.default": _bilinear(torch.mm), "bmm.default": _bilinear(torch.bmm), "exp.default": _exp, "sgn.default": _sgn,
+       "isnan.default": lambda a: a.re.isnan() | a.im.isnan(), "isinf.default": lambda a: a.re.isinf() | a.im.isinf(), "full_like.default": _full_like, "fill.Scalar": _full_like,
        "_conj.default": _conj, "_conj_physical.default": _conj, "resolve_conj.default": lambda a: a,
        "complex.default": lambda re, im: Pair(*torch.broadcast_tensors(re, im)), "polar.default": lambda r, angle: Pair(r * angle.cos(), r * angle.sin()),
        "view_as_complex.default": lambda x: Pair(x.select(-1, 0), x.select(-1, 1)), "view_as_real.default": lambda a: torch.stack([a.re, a.im], -1),
@@ -236,24 +264,37 @@ EACH = set(
     "view.default _unsafe_view.default reshape.default permute.default transpose.int expand.default unsqueeze.default squeeze.dims squeeze.dim slice.Tensor "
     "select.int cat.default constant_pad_nd.default split.Tensor split_with_sizes.default unbind.int roll.default flip.default index.Tensor slice_scatter.default "
     "select_scatter.default sum.dim_IntList sum.default mean.dim mean.default clone.default alias.default detach.default tril.default triu.default "
-    "where.self copy.default zeros_like.default new_zeros.default gather.default index_select.default diagonal.default cumsum.default".split())
+    "where.self copy.default lift_fresh_copy.default zeros_like.default new_zeros.default gather.default index_select.default diagonal.default cumsum.default".split())
 
 
-def each(target, args, kwargs):
+# Of these all operands hold numbers, but for a condition; of the others in EACH all but the first are places.
+MIXED = {"where.self", "cat.default", "copy.default", "slice_scatter.default", "select_scatter.default"}
+is_pair = lambda a: isinstance(a, Pair)
+
+
+def each(name, target, args, kwargs, like):
     kwargs = {k: part(v) if isinstance(v, torch.dtype) else v for k, v in kwargs.items()}
-    if any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in torch.utils._pytree.tree_leaves(args, is_leaf=lambda a: isinstance(a, Pair))):
-        raise Absent("real and complex tensors together")
+    if name in MIXED:
+        widened = lambda a: pair(a, part(like.dtype), like.device) if isinstance(a, torch.Tensor) else a
+        first = args[:1] if name == "where.self" else ()
+        args = (*first, *torch.utils._pytree.tree_map(widened, args[len(first):], is_leaf=is_pair))
     found = []
     for take in (lambda p: p.re, lambda p: p.im):
-        def one(a):
-            if isinstance(a, Pair):
-                return take(a)
-            if isinstance(a, complex):
-                return take(Pair(a.real, a.imag))
-            return a
-        at = lambda tree: torch.utils._pytree.tree_map(one, tree, is_leaf=lambda a: isinstance(a, Pair))
+        one = lambda a: take(a) if isinstance(a, Pair) else a
+        at = lambda tree: torch.utils._pytree.tree_map(one, tree, is_leaf=is_pair)
         found.append(target(*at(args), **at(kwargs)))
     return [Pair(*two) for two in zip(*found)] if isinstance(found[0], (list, tuple)) else Pair(*found)
+
+
+def check(v, val):
+    """Is v what the node gives by its value in the graph?"""
+    if isinstance(val, (list, tuple)):
+        for a, b in zip(v, val, strict=True):
+            check(a, b)
+    elif isinstance(val, torch.Tensor) and not isinstance(v, complex):
+        kinds = [v.re, v.im] if isinstance(v, Pair) else [v]
+        if isinstance(v, Pair) != is_complex(val) or any(t.shape != val.shape or t.dtype != part(val.dtype) for t in kinds):
+            raise Absent(f"a result that is {val.dtype}, {tuple(val.shape)}")
 
 
 def step(node, args, kwargs):
@@ -264,7 +305,13 @@ def step(node, args, kwargs):
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         raise Absent(str(target))
     name = str(target)[5:]
-    given = any(isinstance(a, Pair) for a in torch.utils._pytree.tree_leaves((args, kwargs), is_leaf=lambda a: isinstance(a, Pair)))
+    given = any(is_pair(a) for a in torch.utils._pytree.tree_leaves((args, kwargs), is_leaf=is_pair))
+    if name in OF_TWO:
+        of = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args[:2]]
+        dtype, device = torch.result_type(*of), next(v.device for v in of if isinstance(v, torch.Tensor))
+        if dtype not in NARROW:
+            raise Absent(f"numbers of type {dtype}")
+        return OF_TWO[name](*(pair(a, NARROW[dtype], device) for a in args[:2]), *args[2:], **kwargs)
     if name in OPS:
         return OPS[name](*args, **kwargs)
     if name == "scalar_tensor.default":
@@ -277,11 +324,31 @@ def step(node, args, kwargs):
     if name == "constant_pad_nd.default" and len(args) > 2 and args[2] != 0:
         raise Absent("a padding that is not 0")
     if name in EACH and given:
-        return each(target, args, kwargs)
+        return each(name, target, args, kwargs, val[0] if isinstance(val, (list, tuple)) else val)
     raise Absent(name)
 
 
 # ---------------------------------------------------------------- graphs
+
+
+def constant(t):
+    """A tensor of the graph's own."""
+    if not is_complex(t):
+        return t
+    if t.dtype not in NARROW:
+        raise Absent(f"numbers of type {t.dtype}")
+    with disable_proxy_modes_tracing(), unset_fake_temporarily():
+        return Pair(*(p.contiguous() for p in torch.view_as_real(t.resolve_conj().resolve_neg()).unbind(-1)))
+
+
+def restrided(t, stride):
+    """t as it lies, or a copy that lies so; dims that were expanded are again."""
+    if t.numel() == 0 or all(a == b or n == 1 for a, b, n in zip(t.stride(), stride, t.shape)):
+        return t
+    whole = t.shape
+    for d in range(t.dim()):
+        t = t.narrow(d, 0, 1) if stride[d] == 0 and t.shape[d] > 1 else t
+    return torch.empty_strided(t.shape, stride, dtype=t.dtype, device=t.device).copy_(t).expand(whole)
 
 
 def as_real(gm):
@@ -292,14 +359,18 @@ def as_real(gm):
         return None
     places = [n for n in nodes if n.op == "placeholder"]
     vals = [n.meta.get("val") for n in places]
-    if any(isinstance(v, torch.SymInt) or isinstance(v, torch.Tensor) and any(isinstance(s, torch.SymInt) for s in v.shape) for v in vals):
+    leaves = [v for n in nodes for v in torch.utils._pytree.tree_leaves(n.meta.get("val"))]
+    if any(isinstance(s, SYMBOLS) for v in leaves for s in (v.shape if isinstance(v, torch.Tensor) else [v])):
         return None
     if not all(isinstance(v, torch.Tensor) for v in vals):
         return None
     modes = {v.fake_mode for v in vals if hasattr(v, "fake_mode")}
-    if len(modes) != 1 or any(is_complex(v) and part(v.dtype) == v.dtype for v in vals):
+    if len(modes) != 1 or any(is_complex(v) and v.dtype not in NARROW for v in leaves):
         return None
     (mode,) = modes
+    written = {n.args[0] for n in nodes if n.target is aten.copy_.default}
+    if any(n in written and v.is_neg() for n, v in zip(places, vals)):
+        return None
     output = next(n for n in nodes if n.op == "output")
     wanted = list(output.args[0])
 
@@ -307,16 +378,18 @@ def as_real(gm):
         env = {n: Pair(a.select(-1, 0), a.select(-1, 1)) if is_complex(v) else a for n, a, v in zip(places, args, vals)}
         for n in nodes:
             if n.op == "get_attr":
-                env[n] = functools.reduce(getattr, n.target.split("."), gm)
-                if is_complex(env[n]):
-                    raise Absent("a complex constant")
+                env[n] = constant(functools.reduce(getattr, n.target.split("."), gm))
             if n.op != "call_function":
                 continue
             given = torch.fx.node.map_arg(n.args, env.__getitem__), torch.fx.node.map_arg(n.kwargs, env.__getitem__)
-            touched = wide(n.meta.get("val")) or any(wide(a.meta.get("val")) for a in n.all_input_nodes)
+            touched = wide(n.meta.get("val")) or any(wide(a.meta.get("val")) for a in n.all_input_nodes) or any(isinstance(a, complex) for a in n.args)
             with set_current_meta(n):
                 target = aten.neg.default if n.target is aten._neg_view.default else n.target  # of the imaginary part of a conjugate
-                env[n] = step(n, *given) if touched else target(*given[0], **given[1])
+                if touched:
+                    env[n] = step(n, *given)
+                    check(env[n], n.meta.get("val"))
+                else:
+                    env[n] = target(*given[0], **given[1])
         found = [env[r] if isinstance(r, torch.fx.Node) else r for r in wanted]
         return [torch.stack([f.re, f.im], -1) if isinstance(f, Pair) else f for f in found]
     from .decompose import table
@@ -331,8 +404,8 @@ def as_real(gm):
     finally:
         mode.allow_non_fake_inputs = allowed
     which, turned = [k for k, v in enumerate(vals) if is_complex(v)], [k for k, v in enumerate(vals) if not is_complex(v) and v.is_neg()]
-    given_back = [(k, places.index(r) if r in places else None, r.meta["val"].stride()) for k, r in enumerate(wanted)
-                  if isinstance(r, torch.fx.Node) and is_complex(r.meta.get("val"))]
+    given_back = [(k, places.index(r) if r in places else None, r.meta["val"]) for k, r in enumerate(wanted)
+                  if isinstance(r, torch.fx.Node) and isinstance(r.meta.get("val"), torch.Tensor)]
 
     def around(call):
         def whole(args):
@@ -344,9 +417,11 @@ def as_real(gm):
                 kept[k] = kept[k].resolve_neg()
             first = {k: kept[k] for _, k, _ in given_back if k is not None}
             out = list(call(kept))
-            for k, place, stride in given_back:
-                t = torch.view_as_complex(first[place] if place is not None else out[k].contiguous())
-                out[k] = t if place is not None or t.stride() == stride else torch.empty_strided(t.shape, stride, dtype=t.dtype, device=t.device).copy_(t)
+            for k, place, val in given_back:
+                t = first[place] if place is not None else out[k]
+                if is_complex(val):
+                    t = torch.view_as_complex(t if place is not None else t.contiguous())
+                out[k] = t if place is not None else restrided(t, val.stride())
             return out
         return whole
     return made, around

@@ -7,7 +7,7 @@ from zoo import classes, entry, language, picture, small, square, still, timm_mo
 
 # Those that compute norms, softmax or positions in float32 whatever they are given.
 SINGLE_INSIDE = {"cohere", "olmo", "olmo2", "starcoder2", "stablelm", "persimmon", "nemotron", "granite", "glm", "phi3", "qwen3", "gemma3", "smollm3", "exaone4",
-                 "ernie45", "helium", "falcon_mamba", "recurrent_gemma", "diffllama", "lfm2", "apertus", "arcee", "olmoe", "phimoe", "granite_moe", "qwen2_moe",
+                 "ernie45", "helium", "falcon_mamba", "recurrent_gemma", "diffllama", "lfm2", "apertus", "arcee", "olmoe", "granite_moe", "qwen2_moe",
                  "minimax", "jetmoe", "qwen3_next", "jamba", "bamba", "led", "prophetnet", "xlm", "umt5", "llava", "esm"}
 
 
@@ -125,7 +125,7 @@ for _label, _cls, _options in (
              **{**causal, **_options})
 
 for _label, _cls, _options in (
-        ("olmoe", "Olmoe", dict(num_experts=4, num_experts_per_tok=2)), ("phimoe", "Phimoe", experts), ("granite_moe", "GraniteMoe", experts),
+        ("olmoe", "Olmoe", dict(num_experts=4, num_experts_per_tok=2)), ("granite_moe", "GraniteMoe", experts),
         ("qwen2_moe", "Qwen2Moe", dict(num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24)),
         ("minimax", "MiniMax", dict(**experts, head_dim=8, block_size=4, layer_types=["linear_attention", "full_attention"])),
         ("jetmoe", "JetMoe", dict(num_key_value_heads=2, kv_channels=8, num_local_experts=4, num_experts_per_tok=2)),
@@ -177,7 +177,7 @@ larger = lambda: {"pixel_values": picture(2, 64)}
 stages = dict(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1])
 for _label, _cls, _options, _batch in (
         ("yolos", "Yolos", dict(eye, image_size=[32, 32], num_detection_tokens=5), seen), ("ijepa", "IJepa", eye, seen), ("vit_msn", "ViTMSN", eye, seen),
-        ("dinov3", "DINOv3ViT", eye, seen),
+        ("dinov3", "DINOv3ViT", dict(eye, pos_embed_rescale=None), seen),
         ("pvt_v1", "Pvt", dict(image_size=64, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 3, 4], drop_path_rate=0.0), larger),
         ("glpn", "GLPN", dict(depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32], num_attention_heads=[1, 2, 3, 4], drop_path_rate=0.0), larger),
         ("swin2sr", "Swin2SR", dict(image_size=16, patch_size=1, embed_dim=16, depths=[2], num_heads=[2], window_size=4, drop_path_rate=0.0), lambda: {"pixel_values": picture(1, 16)}),

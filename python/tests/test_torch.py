@@ -443,16 +443,34 @@ class Sizes(Door):
             self.same(torch.autograd.grad(got.sum(), y)[0], torch.autograd.grad(want.sum(), z)[0])
             self.assertEqual(dict(reprise.explain().reasons), {})
 
-    def test_largest_rows_of_bags_are_pytorchs(self):
-        w = torch.randn(10, 4, requires_grad=True)
-        f = lambda w: F.embedding_bag(torch.tensor([1, 2, 3, 4, 1]), w, torch.tensor([0, 2, 2]), mode="max")
-        got, want = torch.compile(f, backend="reprise")(w), f(w)
-        self.same(got, want)
-        self.same(torch.autograd.grad(got.sum(), w)[0], torch.autograd.grad(want.sum(), w)[0])
-        self.assertEqual([op for op, _ in reprise.explain().reasons], ["aten._embedding_bag.default"])
-        torch._dynamo.reset()
-        f = lambda w: F.embedding_bag(torch.tensor([1, 2, 3, 4, 1]), w, torch.tensor([0, 2, 2, 5]), mode="max", include_last_offset=True)
-        self.same(torch.autograd.grad(torch.compile(f, backend="reprise")(w).sum(), w)[0], torch.autograd.grad(f(w).sum(), w)[0])
+    def test_largest_rows_of_bags(self):
+        """The first of equal rows has the gradient, in a bag that is empty none; sizes may change."""
+        w = torch.randn(10, 4)
+        w[4] = w[1]
+        for offsets, last in (([0, 2, 2], False), ([0, 3, 5, 9], True), ([0, 0, 9], False)):
+            for padding in (None, 2):
+                for dtype in (torch.int64, torch.int32):
+                    with self.subTest(offsets=offsets, padding=padding, dtype=dtype):
+                        self.setUp()
+                        ids, offsets = torch.tensor([4, 2, 1, 3, 4, 1, 2, 6, 3], dtype=dtype), torch.as_tensor(offsets, dtype=dtype)
+                        f = lambda w: F.embedding_bag(ids, w, offsets, mode="max", include_last_offset=last, padding_idx=padding)
+                        mine, theirs = (w.clone().requires_grad_() for _ in range(2))
+                        got, want = torch.compile(f, backend="reprise", fullgraph=True)(mine), f(theirs)
+                        self.same(got, want)
+                        self.same(*(torch.autograd.grad((y * torch.arange(1.0, 5)).sum(), x)[0] for y, x in ((got, mine), (want, theirs))))
+                        self.assertEqual(dict(reprise.explain().reasons), {})
+        self.setUp()
+        f = lambda w, ids, offsets: F.embedding_bag(ids, w, offsets, mode="max")
+        run = torch.compile(f, backend="reprise", dynamic=True)
+        for n in (5, 8):
+            ids, offsets = torch.arange(n) % 6, torch.tensor([0, 2, n - 2])
+            mine, theirs = (w.clone().requires_grad_() for _ in range(2))
+            self.same(*(torch.autograd.grad(g(x, ids, offsets).cos().sum(), x)[0] for g, x in ((run, mine), (f, theirs))))
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_products_of_bytes(self):
+        a, b = (torch.randint(-128, 128, size, dtype=torch.int8) for size in ((20, 32), (32, 16)))
+        self.check(lambda a, b: torch._int_mm(a, b) * 2, a, b, fullgraph=True)
 
     def test_bags_of_many_in_bfloat16(self):
         w = torch.randn(300, 4, dtype=torch.bfloat16, requires_grad=True)
@@ -1070,6 +1088,49 @@ class Splits(Door):
                     self.same(a.grad, b.grad, 1e-4)
                 self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_complex_numbers_beside_others(self):
+        """Real tensors, integers and numbers beside complex ones: types are promoted, and a fraction of an integer is one."""
+        c = lambda *size, dtype=torch.complex64: torch.randn(*size, dtype=dtype)
+        places = torch.arange(4)
+        for name, f, *args in (
+                ("integers", lambda n: (n * 0.5j, n + 0.5j, n - 0.25j, n / 0.5j), places), ("wider", lambda a, b: (a * b, a + b, b - a), c(3, 4), c(3, 4, dtype=torch.complex128)),
+                ("alpha", lambda a, b: (torch.add(a, b, alpha=2j), torch.add(b, a, alpha=2j), torch.sub(b, a, alpha=0.5)), c(3, 4), torch.randn(3, 4)),
+                ("equal", lambda a, b: (b == a, a != b, a == b, b == 1j), c(4).real + 0j, torch.randn(4)), ("expanded", lambda a: (a * 2)[:1].expand(5, 4), c(3, 4)),
+                ("chosen", lambda a, m: (torch.where(m, a, places), torch.where(m, a, 1), torch.where(m, a, 2j)), c(3, 4), torch.randn(3, 4) > 0),
+                ("joined", lambda a, n: (torch.cat([a, n]), torch.slice_scatter(a, n[:2], 0, 1, 3), a.clone().fill_(3)), c(4), places),
+                ("divided", lambda a, b: (a / b, 1 / a, b.real / a, a / 3j, a.reciprocal(), a / b.imag), c(3, 4), c(3, 4)), ("powers", lambda a: (a ** 2, a ** 3), c(3)),
+                ("constant", lambda a: a * torch.tensor([1j, 2, 3 - 1j]), c(3)), ("real part", lambda a: (a.to(torch.float32), torch.zeros_like(a, dtype=torch.float32)), c(3))):
+            with self.subTest(name):
+                self.setUp()
+                self.check(f, *args, fullgraph=True)
+
+    def test_complex_numbers_with_a_conjugate_of_an_argument_written(self):
+        """An argument that is a negative view is written where it lies."""
+        def f(a, b):
+            a.add_(1)
+            return a * b
+        for g in (torch.compile(f, backend="reprise"), f):
+            torch.manual_seed(0)
+            z, b = (torch.randn(3, dtype=torch.complex64) for _ in range(2))
+            before = z.imag.clone()
+            self.same(g(z.conj().imag, b), (1 - before) * b)
+            self.same(z.imag, before - 1)
+
+    def test_complex_numbers_at_their_limits(self):
+        """Infinities and NaN go where they go in eager PyTorch, whose sums and products take real operands as complex ones."""
+        some = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan)
+        z = torch.tensor([complex(a, b) for a in some for b in some])
+        x = z.flip(0).real.contiguous()
+        for name, f in {"add": torch.add, "subtract": torch.sub, "multiply": torch.mul}.items():
+            with self.subTest(name):
+                self.setUp()
+                self.check(lambda a, b, x: (f(a, b), f(a, x), f(x, a), f(a, 2.0)), z, z.flip(0), x)
+        self.setUp()
+        self.check(lambda z: torch.exp(z), torch.cat([z, torch.tensor([100 + 0j, 89 + 1j, 90 - 2j, -200 + 3j])]))
+        self.setUp()
+        finite = torch.tensor([0j, 1e30 + 1e30j, 1e-30 - 1e-30j, 3 - 4j, 1e30 - 1e-30j, 5, 2j])
+        self.check(lambda a, b: (a / b, b / a, a / b.real), finite, finite.flip(0))
+
     def test_complex_numbers_that_stay(self):
         """A size with a large prime factor, one that changes, and an op that is not written down."""
         self.check(lambda x: torch.fft.rfft(x).abs() + 1, torch.randn(97), whole=False)
@@ -1082,6 +1143,8 @@ class Splits(Door):
         self.setUp()
         x = torch.randn(4, 4)
         self.check(lambda x: torch.linalg.eigvals(x).abs().sum() + 1, x, whole=False)
+        self.setUp()
+        self.check(lambda x: x.to(torch.complex32) + 0, torch.randn(4, dtype=torch.complex64), whole=False)
 
     def test_unknown_options(self):
         for options, message in (({"speed": 1}, "no option 'speed'"), ({"engine": "steam"}, "no engine 'steam'"), ({"engine_options": 3}, "dict"),

@@ -44,10 +44,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-/* Forward in evaluation and, of what is trained, a whole step. On a GPU that is not here launches stay launches: it has no graphs. */
-static rp_status warm(const struct model_kind *kind, bool step, bool away) {
+/* Forward in evaluation and, of what is trained, a whole step. */
+static rp_status warm(const struct model_kind *kind, bool step) {
     const struct cli_program_options defaults = {0};
-    const rp_compile_options options = {.struct_size = sizeof options, .wait = true, .no_graph = away};
+    const rp_compile_options options = {.struct_size = sizeof options, .wait = true};
     struct cli_program p = {.n_params = 0};
     rp_scope scope = rp_scope_begin();
     rp_status status = cli_program_make(&p, kind, &defaults);
@@ -73,12 +73,12 @@ static double seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int warm_all(const struct cache_options *o, const char *where, bool away, json_t *list) {
+static int warm_all(const struct cache_options *o, const char *where, json_t *list) {
     for (size_t k = 0; k < o->n; k++) {
         const struct model_kind *kind = model_find(o->names[k]);
         const double start = seconds();
-        rp_status status = warm(kind, false, away);
-        if (!status && cli_program_trains(kind)) status = warm(kind, true, away);
+        rp_status status = warm(kind, false);
+        if (!status && cli_program_trains(kind)) status = warm(kind, true);
         if (status) {
             fprintf(stderr, "reprise cache: %s on %s: %s: %s\n", kind->name, where, rp_status_name(status),
                     rp_error_message());
@@ -126,10 +126,10 @@ static int run(int argc, char **argv) {
     if (o.arch && setenv("REPRISE_CUDA_OFFLINE", o.arch, 1) != 0) return CLI_FAILED;
     json_t *list = o.common.json ? json_array() : NULL;
     rp_set_default_device(rp_cpu());
-    int code = warm_all(&o, "cpu", false, list);
+    int code = warm_all(&o, "cpu", list);
     if (code == CLI_OK && rp_device_available(rp_cuda(0))) {
         rp_set_default_device(rp_cuda(0));
-        code = warm_all(&o, o.arch ? o.arch : "cuda", o.arch != NULL, list);
+        code = warm_all(&o, o.arch ? o.arch : "cuda", list);
     } else if (code == CLI_OK && o.arch) {
         fprintf(stderr, "reprise cache: %s: %s\n", o.arch, rp_error_message());
         code = CLI_FAILED;

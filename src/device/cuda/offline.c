@@ -184,7 +184,38 @@ static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status) {
     return CUDA_SUCCESS;
 }
 static CUresult capture_mode(CUstreamCaptureMode *mode) { return CUDA_SUCCESS; }
+
+/* Graphs: nothing of them is kept but what their makers keep. */
+static CUresult graph_new(CUgraph *graph, unsigned int flags) {
+    *graph = (CUgraph)(void *)&module;
+    return CUDA_SUCCESS;
+}
 static CUresult graph_free(CUgraph graph) { return CUDA_SUCCESS; }
+static CUresult graph_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
+                          size_t n_deps, CUgraphNodeParams *params) {
+    *node = (CUgraphNode)(void *)&module;
+    return params->type == CU_GRAPH_NODE_TYPE_KERNEL ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult graph_add_kernel(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n_deps,
+                                 const CUDA_KERNEL_NODE_PARAMS *params) {
+    *node = (CUgraphNode)(void *)&module;
+    return CUDA_SUCCESS;
+}
+static CUresult graph_set(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params) { return CUDA_SUCCESS; }
+static CUresult graph_nodes(CUgraph graph, CUgraphNode *nodes, size_t *n) {
+    *n = 0;
+    return CUDA_SUCCESS;
+}
+static CUresult graph_instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+    *exec = (CUgraphExec)(void *)&module;
+    params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
+    return CUDA_SUCCESS;
+}
+static CUresult exec_free(CUgraphExec exec) { return CUDA_SUCCESS; }
+static CUresult exec_set(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params) {
+    return CUDA_SUCCESS;
+}
+static CUresult exec_launch(CUgraphExec exec, CUstream stream) { return CUDA_SUCCESS; }
 
 /* ---- the rest */
 
@@ -255,7 +286,17 @@ static void choose(void) {
     table.cuStreamEndCapture = capture_end;
     table.cuStreamIsCapturing = is_capturing;
     table.cuThreadExchangeStreamCaptureMode = capture_mode;
+    table.cuGraphCreate = graph_new;
     table.cuGraphDestroy = graph_free;
+    table.cuGraphAddNode = graph_add;
+    table.cuGraphAddKernelNode = graph_add_kernel;
+    table.cuGraphKernelNodeSetParams = graph_set;
+    table.cuGraphGetNodes = graph_nodes;
+    table.cuGraphConditionalHandleCreate = NULL; /* a driver too old for branches in graphs */
+    table.cuGraphInstantiateWithParams = graph_instantiate;
+    table.cuGraphExecDestroy = exec_free;
+    table.cuGraphExecKernelNodeSetParams = exec_set;
+    table.cuGraphLaunch = exec_launch;
 }
 
 const rp__libcuda *rp__cuda_offline(void) {

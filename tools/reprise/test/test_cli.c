@@ -420,6 +420,34 @@ static void test_dump(void **state) {
     expect("dump test_cli.ir --dtype f16", 2, "are for models");
 }
 
+/* Kernels of a GPU that is not here, which the emulated compiler takes: those of a model, and of a graph in text form. */
+static void test_dump_offline(void **state) {
+    (void)state;
+    const char *emulator = getenv("REPRISE_CUDASIM_DIR");
+    char compiler[4096], path[] = "test_cli_XXXXXX", arguments[64];
+    snprintf(compiler, sizeof compiler, "%s/libnvrtc.so.13", emulator ? emulator : ".");
+    if (access(compiler, R_OK) != 0) skip();
+    assert_int_equal(setenv("REPRISE_LIBNVRTC", compiler, 1), 0);
+    assert_int_equal(setenv("REPRISE_CUDA_OFFLINE", "sm_90:132", 1), 0);
+    json_t *list = run_json("dump trig --device cuda --json"), *part;
+    const char *graph = string_of(json_array_get(list, 0), "text");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, graph, strlen(graph)), (ssize_t)strlen(graph));
+    close(fd);
+    snprintf(arguments, sizeof arguments, "dump --kernels --json %s", path);
+    json_t *again = run_json(arguments);
+    size_t i, kernels = 0;
+    json_array_foreach(list, i, part) kernels += !strncmp(string_of(part, "part"), "kernel ", 7);
+    json_array_foreach(again, i, part) kernels += !strncmp(string_of(part, "part"), "kernel ", 7);
+    assert_int_equal(kernels, 2);
+    json_decref(again);
+    json_decref(list);
+    unlink(path);
+    assert_int_equal(unsetenv("REPRISE_CUDA_OFFLINE"), 0);
+    assert_int_equal(unsetenv("REPRISE_LIBNVRTC"), 0);
+}
+
 /* A model's weights go into a file and come back, and its backends agree; types, batches and arguments are those that
    were asked for. */
 static void test_models(void **state) {
@@ -593,11 +621,11 @@ int main(int argc, char **argv) {
     if (argc != 2) return 2;
     tool = argv[1];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_help),      cmocka_unit_test(test_odd_files), cmocka_unit_test(test_graph_files),
-        cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_ops),       cmocka_unit_test(test_backends),
-        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_doctor),    cmocka_unit_test(test_explain),
-        cmocka_unit_test(test_dump),      cmocka_unit_test(test_models),    cmocka_unit_test(test_bench),
-        cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_help),      cmocka_unit_test(test_odd_files),    cmocka_unit_test(test_graph_files),
+        cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_ops),          cmocka_unit_test(test_backends),
+        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_doctor),       cmocka_unit_test(test_explain),
+        cmocka_unit_test(test_dump),      cmocka_unit_test(test_models),       cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_demo),      cmocka_unit_test(test_dump_offline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
