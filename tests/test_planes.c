@@ -78,6 +78,14 @@ static bool run_op(int op, rp_tensor *x, rp_tensor *out[MOST]) {
     case 31: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(1, w % 3 ? 3 : 5)); break;
     case 32: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(h + 3, w % 2 ? w - 1 : 2 * w + 1)); break;
     case 33: out[0] = rp_amax(x, RP_DIMS(2, 3), false); break;
+    case 34: /* eight windows of an element, */
+        out[0] = rp_max_pool3d(rp_unsqueeze(rp_transpose(x, 0, 1), 0), RP_DIMS(3, 3, 3), RP_DIMS(2, 2, 2),
+                               RP_DIMS(1, 1, 1), RP_DIMS(1), false);
+        break;
+    case 35: /* and 27, many of which have it as their largest */
+        out[0] = rp_max_pool3d(rp_unsqueeze(rp_transpose(x, 0, 1), 0), RP_DIMS(3, 3, 3), RP_DIMS(1, 1, 1),
+                               RP_DIMS(1, 1, 1), RP_DIMS(1), false);
+        break;
     default: return false;
     }
     return true;

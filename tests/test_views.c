@@ -171,6 +171,40 @@ static void overlapping(void **state) {
     for (unsigned i = 0; i < ROWS * COLUMNS * PLANES; i++) assert_true(g[i] == counts[i / PLANES % COLUMNS]);
 }
 
+/* Windows side by side, that fill a dim or do not: the gradient is that of any windows, to the sign of 0. */
+static void side_by_side(void **state) {
+    (void)state;
+    static const int64_t size[] = {4, 6, 10};
+    for (int64_t dim = 0; dim < 3; dim++) {
+        for (int64_t width = 1; width <= size[dim]; width++) {
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *x = rp_randn(size, 3), *grad = NULL;
+            rp_set_requires_grad(x, true);
+            rp_tensor *y = rp_unfold(x, dim, width, width), *half = rp_randn_like(y);
+            rp_tensor *back = rp_where(rp_gt_scalar(half, rp_i64(0)), half, rp_neg(rp_zeros_like(y)));
+            rp_grad(&y, 1, &x, 1, &back, NULL, &grad);
+            rp_tensor *want = rp_unfold_backward(back, size, 3, dim, width, width);
+            grad = rp_contiguous(grad, NULL);
+            assert_false(rp_failed());
+            assert_memory_equal(rp_data(grad), rp_data(want), 4 * 6 * 10 * sizeof(float));
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    enum { ROWS_OF = 6, COLUMNS_OF = 10, H = 3, W = 5, AT = ROWS_OF * COLUMNS_OF };
+    float in[2 * AT], got[2 * AT];
+    for (int k = 0; k < 2 * AT; k++) in[k] = k % 7 ? (float)k : -0.0f;
+    rp_tensor *columns = rp_from_data(in, RP_DIMS(1, 2 * H * W, AT / (H * W)), RP_F32);
+    rp_tensor *image =
+        rp_col2im(columns, RP_DIMS(ROWS_OF, COLUMNS_OF), RP_DIMS(H, W), RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(H, W));
+    assert_int_equal(rp_to_host(image, got, sizeof got), RP_OK);
+    for (int k = 0; k < 2 * AT; k++) {
+        const int c = k / AT, i = k / COLUMNS_OF % ROWS_OF, j = k % COLUMNS_OF;
+        const int window = i / H * (COLUMNS_OF / W) + j / W, element = (c * H + i % H) * W + j % W;
+        const float want = 0 + in[element * (AT / (H * W)) + window];
+        assert_memory_equal(&got[k], &want, sizeof want);
+    }
+}
+
 /* Strides, as PyTorch gives them. */
 static void strides(void **state) {
     (void)state;
@@ -321,6 +355,7 @@ int main(void) {
         cmocka_unit_test_setup(compiled_as_eager, begin),
         cmocka_unit_test_setup(arguments, begin),
         cmocka_unit_test_setup(overlapping, begin),
+        cmocka_unit_test_setup(side_by_side, begin),
         cmocka_unit_test_setup(strides, begin),
         cmocka_unit_test_setup(parts, begin),
         cmocka_unit_test_setup(grids, begin),

@@ -10,6 +10,7 @@
 #include "ops/norm.h"
 #include "ops/private.h"
 #include "ops/rules.h"
+#include "ops/view.h"
 
 #include <math.h>
 #include <string.h>
@@ -958,10 +959,10 @@ rp_status rp__expand_col2im(const rp__call *call) {
         }
         if (d == 1) { /* (N, C, rows of windows, columns of windows, rows, columns of a window) */
             const rp_dim six[5] = {x->size[0], split[0], n[0], padded_places[1], c.kernel[0]};
-            y = rp_unfold_backward(rp_permute(y, RP_DIMS(0, 1, 2, 3, 4, 5)), six, 5, 3, reach, c.stride[1]);
+            y = rp__windows_back(y, six, 5, 3, reach, c.stride[1]);
         } else {
             memcpy(size + 2, padded_places, sizeof padded_places);
-            y = rp_unfold_backward(y, size, 4, 2, reach, c.stride[0]);
+            y = rp__windows_back(y, size, 4, 2, reach, c.stride[0]);
         }
     }
     if (c.padding[0] || c.padding[1])

@@ -21,4 +21,7 @@ bool rp__view_overlaps(const rp__view *v); /* windows that reach into each other
    that neither is a part nor repeats is the whole again once permuted so and given the sizes of the whole. */
 bool rp__view_order(const rp__view *v, int64_t *dims);
 
+/* rp_unfold_backward; of windows side by side, which fill the dim, each element is that of one window, and there is nothing to add. */
+rp_tensor *rp__windows_back(rp_tensor *grad, const rp_dim *size, size_t ndim, int64_t dim, int64_t width, int64_t step);
+
 #endif

@@ -48,10 +48,12 @@ typedef struct shape { /* of all registers: the operand of ldtilecfg */
     uint16_t row_bytes[16];
     uint8_t rows[16];
 } shape;
-UNIT void rp__dots_begin(int64_t rows) {
+UNIT void rp__dots_begin(int64_t rows, bool one) {
     shape s = {.palette = 1};
-    for (int i = 0; i < 8; i++)
-        s.row_bytes[i] = 64, s.rows[i] = (uint8_t)(i < 6 && rows < RP__DOTS_ROWS ? rows : RP__DOTS_ROWS);
+    for (int i = 0; i < 8; i++) {
+        s.row_bytes[i] = one && i != 4 && i != 5 ? 4 : 64;
+        s.rows[i] = (uint8_t)(i < 6 && rows < RP__DOTS_ROWS ? rows : RP__DOTS_ROWS);
+    }
     _tile_loadconfig(&s);
 }
 UNIT void rp__dots_end(void) { _tile_release(); }
@@ -114,7 +116,7 @@ UNIT static void one_by_two(const rp__dots_call *d, const uint16_t *a, float *c)
     _tile_stored(0, c, ldc);
     _tile_stored(1, c + 16, ldc);
 }
-UNIT static void two_by_one(const rp__dots_call *d, const uint16_t *a, float *c) {
+UNIT static inline void two_by_one(const rp__dots_call *d, const uint16_t *a, float *c, const int strip) {
     const int64_t am = 2 * d->am, ldc = 4 * d->ldc, below = d->ldc * RP__DOTS_ROWS;
     if (d->first) {
         _tile_zero(0);
@@ -124,9 +126,9 @@ UNIT static void two_by_one(const rp__dots_call *d, const uint16_t *a, float *c)
         _tile_loadd(2, c + below, ldc);
     }
     const uint32_t *b = d->pairs;
-    for (int64_t k = 0; k < d->steps; k++, a += RP__DOTS_STEP, b += RP__DOTS_STEP / 2 * RP__DOTS_STRIP) {
+    for (int64_t k = 0; k < d->steps; k++, a += RP__DOTS_STEP, b += RP__DOTS_STEP / 2 * strip) {
         fetch(d, a, 2 * RP__DOTS_ROWS);
-        _tile_loadd(6, b, 4 * RP__DOTS_STRIP);
+        _tile_loadd(6, b, 4 * strip);
         _tile_loadd(4, a, am);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(5, a + RP__DOTS_ROWS * d->am, am);
@@ -135,16 +137,16 @@ UNIT static void two_by_one(const rp__dots_call *d, const uint16_t *a, float *c)
     _tile_stored(0, c, ldc);
     _tile_stored(2, c + below, ldc);
 }
-UNIT static void one_by_one(const rp__dots_call *d, const uint16_t *a, float *c) {
+UNIT static inline void one_by_one(const rp__dots_call *d, const uint16_t *a, float *c, const int strip) {
     const int64_t am = 2 * d->am, ldc = 4 * d->ldc;
     if (d->first)
         _tile_zero(0);
     else
         _tile_loadd(0, c, ldc);
     const uint32_t *b = d->pairs;
-    for (int64_t k = 0; k < d->steps; k++, a += RP__DOTS_STEP, b += RP__DOTS_STEP / 2 * RP__DOTS_STRIP) {
+    for (int64_t k = 0; k < d->steps; k++, a += RP__DOTS_STEP, b += RP__DOTS_STEP / 2 * strip) {
         _tile_loadd(4, a, am);
-        _tile_loadd(6, b, 4 * RP__DOTS_STRIP);
+        _tile_loadd(6, b, 4 * strip);
         _tile_dpbf16ps(0, 4, 6);
     }
     _tile_stored(0, c, ldc);
@@ -157,13 +159,15 @@ void rp__dots_run(const rp__dots_call *d) {
         const bool two = i + 1 < d->rows;
         if (d->columns == 2)
             (two ? two_by_two : one_by_two)(d, a, c);
+        else if (d->one)
+            two ? two_by_one(d, a, c, 1) : one_by_one(d, a, c, 1);
         else
-            (two ? two_by_one : one_by_one)(d, a, c);
+            two ? two_by_one(d, a, c, RP__DOTS_STRIP) : one_by_one(d, a, c, RP__DOTS_STRIP);
     }
 }
 #else
 bool rp__dots_here(void) { return false; }
-void rp__dots_begin(int64_t rows) { (void)rows; }
+void rp__dots_begin(int64_t rows, bool one) { (void)rows, (void)one; }
 void rp__dots_end(void) {}
 void rp__dots_run(const rp__dots_call *d) { (void)d; }
 #endif

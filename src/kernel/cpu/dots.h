@@ -17,8 +17,8 @@ bool rp__dots_here(void);
 /* Tests: 0 no, 1 where it is here, -1 as REPRISE_CPU says. */
 void rp__dots_set(int wanted);
 
-/* Of the calling thread, around calls below, for blocks of so many rows, at most 16. */
-void rp__dots_begin(int64_t rows);
+/* Of the calling thread, around calls below, for blocks of so many rows, at most 16. one: of a single column, whose calls are `one`. */
+void rp__dots_begin(int64_t rows, bool one);
 void rp__dots_end(void);
 
 enum { RP__DOTS_ROWS = 16, RP__DOTS_STEP = 32, RP__DOTS_STRIP = 32 };
@@ -33,6 +33,7 @@ typedef struct rp__dots_call {
     int64_t rows, columns, steps;
     bool first; /* nothing in c yet */
     bool far;   /* a comes from memory, not from a cache */
+    bool one;   /* b is one column, and `pairs` nothing but its elements; so is c */
 } rp__dots_call;
 void rp__dots_run(const rp__dots_call *d);
 

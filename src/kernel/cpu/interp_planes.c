@@ -16,9 +16,10 @@ enum {
     LEAST_PLANES = 4, /* that share what is calculated */
     LEAST_POINTS = 16,
     LEAST_LANES = 16,
-    PLAIN = 4,    /* phases that may be plain */
-    WIDEST = 512, /* points of a tile */
-    REACH = 4     /* positions of a point that lead somewhere, where keys are followed */
+    PLAIN = 4,         /* phases that may be plain */
+    WIDEST = 512,      /* points of a tile */
+    REACH = RP__LANES, /* positions of a point that may lead somewhere, where keys are followed, */
+    ASKED = 4          /* and how many are asked at once */
 };
 enum { MOVING, STILL, UNIFORM };             /* of registers */
 enum { PASSED, IN_PLACE, GATHERED, MASKED }; /* how the points of a tile get what a plain phase reduces at a position */
@@ -78,12 +79,13 @@ typedef struct ready {
 /* Points side by side whose sums take what is loaded where its key is the point's: instead of asking each position of each point, the
    elements that the tile meets are walked once, and each is added where its key says, if that point has a position that leads there. */
 typedef struct follow {
-    bool is;                       /* of the tile under way */
-    int64_t wanted;                /* of the first point; one more from point to point */
-    int64_t many;                  /* elements of memory, from `from` and `key` of the plane on */
-    int64_t from, key;             /* the first of them */
-    unsigned most;                 /* positions of a point that lead somewhere */
-    uint32_t reach[REACH][WIDEST]; /* of each point: elements that its positions lead to; OUTSIDE: no more */
+    bool is;           /* of the tile under way */
+    int64_t wanted;    /* of the first point; one more from point to point */
+    int64_t many;      /* elements of memory, from `from` and `key` of the plane on */
+    int64_t from, key; /* the first of them */
+    unsigned most;     /* positions of a point that lead somewhere, up to a multiple of ASKED */
+    uint32_t
+        reach[WIDEST * REACH]; /* of each point, `most` apart: elements that its positions lead to; OUTSIDE: no more */
     uint8_t met[WIDEST];
     float wide[2 * WIDEST + 64]; /* elements of narrow types */
 } follow;
@@ -535,21 +537,38 @@ static void find_steps(const planes *s, place *x, int64_t w, int64_t many) {
 
 /* ---- what stands still */
 
-static void find_places(run *r, planes *s, table *t, int64_t pos, int64_t q) {
+/* Loads by the same windows, whose elements lie alike: gradients of the largest and their keys. */
+static bool lie_alike(const run *r, const rp__insn *x, const rp__insn *y) {
+    const rp__program *p = r->p;
+    const unsigned a = x->access, b = y->access, n = p->access_windows[a];
+    return n && n == p->access_windows[b] &&
+           !memcmp(r->stride + a * r->dims, r->stride + b * r->dims, r->dims * sizeof *r->stride) &&
+           !memcmp(r->windows + (size_t)p->first_window[a] * (4 + r->dims),
+                   r->windows + (size_t)p->first_window[b] * (4 + r->dims), n * (4 + r->dims) * sizeof *r->windows);
+}
+/* `before`: tables of which that position is known. */
+static void find_places(run *r, planes *s, table *t, unsigned before, int64_t pos, int64_t q) {
     const rp__insn *i = t->load;
     const unsigned a = i->access;
     const int64_t w = r->w;
     uint32_t *far = t->far + pos * w;
     place *x = &t->place[pos];
     assert(w >= 1 && w <= WIDEST);
+    for (unsigned k = 0; k < before; k++) {
+        if (!lie_alike(r, i, s->table[k].load)) continue;
+        *x = s->table[k].place[pos];
+        memcpy(far, s->table[k].far + pos * w, (size_t)w * sizeof *far);
+        return;
+    }
     if (r->p->access_windows[a]) {
         rp__insn as = *i;
-        as.kind = RP__INSN_INSIDE;
-        rp__interp_windows_part(r, &as, (char *)s->inside, 0, r->n_outer, r->w0, w, pos);
-        as.kind = RP__INSN_IOTA;
+        as.kind = RP__INSN_IOTA; /* an address and a number of elements, which is 0 outside alone */
         rp__interp_windows_part(r, &as, (char *)s->number, 0, r->n_outer, r->w0, w, pos);
         const int64_t base = (int64_t)(intptr_t)r->base[a];
-        for (int64_t k = 0; k < w; k++) s->number[k] -= base;
+        for (int64_t k = 0; k < w; k++) {
+            s->inside[k] = s->number[k] != 0;
+            s->number[k] -= base;
+        }
     } else {
         rp__interp_iota_part(r, a, s->number, 0, r->n_outer, r->w0, w,
                              rp__interp_offset(r, a, r->n_outer, r->dims, pos));
@@ -601,7 +620,7 @@ static bool find_still(run *r, planes *s) {
                 const rp__insn *i = &p->insns[k];
                 table *t = s->from[k] ? &s->table[s->from[k] - 1] : NULL;
                 if (t && t->load == i) {
-                    for (int64_t q = 0; q < r->nq; q++) find_places(r, s, t, pos + q, q);
+                    for (int64_t q = 0; q < r->nq; q++) find_places(r, s, t, (unsigned)(t - s->table), pos + q, q);
                 } else if (s->still[k]) {
                     const unsigned slot = s->slot[i->d];
                     char *d = slot                       ? s->value[slot - 1].at + pos * r->w * i->size
@@ -700,13 +719,20 @@ static bool find_follow(const run *r, planes *s, const plain *x) {
             if (!inside) continue;
             most = p->first + far[k] > most ? p->first + far[k] : most;
             f->from = p->first, f->key = q->first;
+            f->met[k]++;
         }
     }
     const int64_t apart = f->key - f->from; /* the same at every position */
     f->many = most < least ? 0 : most - least + 1;
     if (f->many > (int64_t)(sizeof f->wide / sizeof *f->wide) || f->many > 2 * w + 64) return false;
-    memset(f->reach, 0xff, sizeof f->reach);
-    f->most = 0;
+    f->most = ASKED;
+    for (int64_t k = 0; k < w; k++) {
+        const unsigned met = (f->met[k] + ASKED - 1u) / ASKED * ASKED;
+        f->most = met > f->most ? met : f->most;
+        f->met[k] = 0;
+    }
+    if (f->most > REACH) return false;
+    memset(f->reach, 0xff, (size_t)w * f->most * sizeof *f->reach);
     for (int64_t pos = 0; pos < r->row_len && f->many; pos++) {
         const place *p = &x->from->place[pos];
         const uint32_t *far = x->from->far + pos * w;
@@ -715,11 +741,10 @@ static bool find_follow(const run *r, planes *s, const plain *x) {
         for (int64_t k = 0; k < w; k++) {
             if (far[k] == OUTSIDE) continue;
             const uint32_t there = (uint32_t)(p->first + far[k] - least);
-            if (f->met[k] == REACH) return false;
+            uint32_t *const reach = f->reach + k * f->most;
             for (unsigned j = 0; j < f->met[k]; j++)
-                if (f->reach[j][k] == there) return false; /* twice the same */
-            f->reach[f->met[k]++][k] = there;
-            f->most = f->met[k] > f->most ? f->met[k] : f->most;
+                if (reach[j] == there) return false; /* twice the same */
+            reach[f->met[k]++] = there;
         }
     }
     f->from = f->many ? least : 0;
@@ -983,11 +1008,14 @@ static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) 
         for (int64_t i = 0; i < f->many; i++) {                                                                        \
             const uint64_t k = (uint64_t)key[i] - (uint64_t)f->wanted;                                                 \
             if (k >= (uint64_t)w) continue;                                                                            \
-            bool here = f->reach[0][k] == i;                                                                           \
-            for (unsigned j = 1; j < f->most; j++) here |= f->reach[j][k] == i;                                        \
+            const uint32_t *const reach = f->reach + k * f->most;                                                      \
+            uint32_t here = 0;                                                                                         \
+            for (unsigned j = 0; j < f->most; j += ASKED) {                                                            \
+                for (unsigned a = 0; a < ASKED; a++) here |= reach[j + a] == (uint32_t)i;                              \
+            }                                                                                                          \
             if (!here) continue;                                                                                       \
             d[k] += from[i];                                                                                           \
-            again |= f->most > 2 && ++f->met[k] == 3;                                                                  \
+            again |= ++f->met[k] == 3;                                                                                 \
         }                                                                                                              \
         for (int64_t k = 0; k < w; k++) again |= d[k] != d[k];                                                         \
         for (int64_t k = 0; again && k < w; k++) {                                                                     \

@@ -93,24 +93,31 @@ enum {
     COLUMN_ROWS = 8 * RP__LANES,
     WHOLE_ROWS =
         3 *
-        RP__LANES, /* of lanes with more elements than three the sums are worth their memory: rows can be read one by one */
-    COLUMN_KINDS = 3
+        RP__LANES /* of lanes with more elements than three the sums are worth their memory: rows can be read one by one */
 };
-typedef rp__columns_fn *columns_table[RP__TILE_TYPES][COLUMN_KINDS];
+typedef rp__columns_fn *columns_table[RP__TILE_TYPES][RP__LOAD_KINDS];
 static rp__columns_fn *columns_fn(const run *r, const columns_table *of, const rp__insn *load, const rp__insn *i) {
     const rp__reduction *red = &r->p->reductions[i->access];
     return of[red->kind][red->type][r->p->access_load[load->access]];
 }
-/* Is it a phase that reduces what it loads, of rows that lie one after the other, and has functions for that? */
-static bool loads_columns(const run *r, unsigned phase, const columns_table *of) {
+/* Is it a phase that only reduces what it loads, from where it lies one element after the other? */
+static bool only_reduces(const run *r, unsigned phase) {
     const rp__program *p = r->p;
     const rp__insn *load = p->insns + p->element[phase].begin, *stop = p->insns + p->element[phase].end;
     if (stop - load < 2 || load->kind != RP__INSN_LOAD || load->a != RP__NO_VAL || load->b != RP__NO_VAL ||
-        load->home == RP__HOME_KEPT || r->form[load->access] != RP__INTERP_LINEAR ||
-        p->access_load[load->access] >= COLUMN_KINDS)
+        load->home == RP__HOME_KEPT || r->form[load->access] != RP__INTERP_LINEAR)
         return false;
     for (const rp__insn *i = load + 1; i < stop; i++) {
-        if (i->kind != RP__INSN_REDUCE || i->a != load->d || !columns_fn(r, of, load, i)) return false;
+        if (i->kind != RP__INSN_REDUCE || i->a != load->d) return false;
+    }
+    return true;
+}
+/* Such a phase, of rows that lie one after the other, that has functions. */
+static bool loads_columns(const run *r, unsigned phase, const columns_table *of) {
+    const rp__insn *load = r->p->insns + r->p->element[phase].begin, *stop = r->p->insns + r->p->element[phase].end;
+    if (!only_reduces(r, phase)) return false;
+    for (const rp__insn *i = load + 1; i < stop; i++) {
+        if (!columns_fn(r, of, load, i)) return false;
     }
     return true;
 }
@@ -201,9 +208,34 @@ static bool by_whole_columns(run *r, unsigned phase) {
     return true;
 }
 
+static rp__row_fn *row_fn(const run *r, const rp__insn *load, const rp__insn *i) {
+    const rp__reduction *red = &r->p->reductions[i->access];
+    return r->p->tiles->whole_row[red->kind][red->type][r->p->access_load[load->access]];
+}
+/* Such a phase over positions [begin, end) of a row, where the order does not matter: the result, or the first lane of a chunk. */
+static bool by_whole_row(run *r, unsigned phase, int64_t begin, int64_t end, bool result) {
+    const rp__program *p = r->p;
+    if (begin >= end || !only_reduces(r, phase)) return false;
+    const rp__insn *load = p->insns + p->element[phase].begin, *stop = p->insns + p->element[phase].end;
+    for (const rp__insn *i = load + 1; i < stop; i++) {
+        if (!row_fn(r, load, i)) return false;
+    }
+    for (const rp__insn *i = load + 1; i < stop; i++) {
+        const rp__reduction *red = &p->reductions[i->access];
+        uint64_t v = 0;
+        row_fn(r, load, i)(&v, r->base[load->access] + begin * p->access_size[load->access], end - begin);
+        if (result)
+            rp__interp_set_result(r, red, (const char *)&v);
+        else
+            memcpy(lanes_of(r, red), &v, red->size);
+    }
+    return true;
+}
+
 /* Inner positions [begin, end) of one phase, at most a chunk. */
 void rp__interp_positions(run *r, unsigned phase, int64_t begin, int64_t end) {
-    if (r->walk == RP__WALK_ACROSS && by_columns(r, phase, begin, end)) return;
+    if (r->walk == RP__WALK_ACROSS ? by_columns(r, phase, begin, end) : by_whole_row(r, phase, begin, end, false))
+        return;
     for (int64_t pos = begin; pos < end; pos += r->b) {
         int64_t m = end - pos < r->b ? end - pos : r->b;
         r->pos = pos;
@@ -240,7 +272,8 @@ void rp__interp_phases(run *r) {
     const rp__program *p = r->p;
     for (unsigned phase = 0; phase < p->n_phases; phase++) {
         rp__interp_row(r, p->row[phase]);
-        if (r->walk == RP__WALK_ACROSS && by_whole_columns(r, phase)) continue;
+        if (r->walk == RP__WALK_ACROSS ? by_whole_columns(r, phase) : by_whole_row(r, phase, 0, r->row_len, true))
+            continue;
         if (RP__UNLIKELY(phase + 1 == p->largest.phase) && rp__interp_largest(r, phase)) continue;
         uint64_t chunks = 0;
         for (int64_t at = 0; at < r->row_len || !chunks; at += RP__CHUNK, chunks++) {

@@ -47,6 +47,9 @@ typedef struct rp__columns_call {
 } rp__columns_call;
 typedef void rp__columns_fn(const rp__columns_call *c);
 
+/* *d = the reduction of n elements, at least one, that lie side by side: of integers, whose order does not matter. */
+typedef void rp__row_fn(void *d, const void *a, int64_t n);
+
 /* What is left of the order of a reduction over so many rows where only some have an element: lanes that lack one have the identity, which
    changes nothing. */
 enum { RP__WINDOW_ROWS = 256 };
@@ -124,6 +127,7 @@ typedef enum rp__load_kind {
     RP__LOAD_I8,
     RP__LOAD_I16,
     RP__LOAD_BOOL,
+    RP__LOAD_KINDS,
     RP__NARROW_KINDS = RP__LOAD_I16
 } rp__load_kind;
 static inline unsigned rp__narrow_kind(unsigned dtype) { /* 0: not a narrow type */
@@ -155,10 +159,11 @@ typedef struct rp__tiles {
     rp__tile_fn *finish_row[6][RP__TILE_TYPES]; /* d: one element = the halving tree over 32 lanes a (overwritten) */
     /* d[i] = d[i] op a[i] (n exact) */
     rp__tile_fn *reduce_block[6][RP__TILE_TYPES];
-    /* ... and what the elements are in memory: of the type, or by rp__load_kind one of two narrow ones. NULL: none */
-    rp__columns_fn *reduce_columns[6][RP__TILE_TYPES][3];
-    rp__columns_fn
-        *whole_columns[6][RP__TILE_TYPES][3]; /* d[i] = the halving tree over the lanes of column i; lane is not read */
+    /* ... and what the elements are in memory: of the type, or by rp__load_kind another. NULL: none */
+    rp__columns_fn *reduce_columns[6][RP__TILE_TYPES][RP__LOAD_KINDS];
+    /* d[i] = the halving tree over the lanes of column i; lane is not read */
+    rp__columns_fn *whole_columns[6][RP__TILE_TYPES][RP__LOAD_KINDS];
+    rp__row_fn *whole_row[6][RP__TILE_TYPES][RP__LOAD_KINDS];
     rp__window_fn *reduce_window[6][RP__TILE_TYPES][3];
     rp__weigh_fn *weigh[3]; /* of float, or by rp__load_kind one of two narrow types */
     rp__place_fn *place[RP__TILE_TYPES][3];

@@ -271,7 +271,7 @@ static void forward_dots_block(const uint64_t *w, int64_t item, char *memory) {
 static void forward_dots(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
     (void)kernel;
     void *scratch = rp__gemm_scratch_take();
-    rp__dots_begin(UNIT);
+    rp__dots_begin(UNIT, false);
     for (int64_t i = begin; i < end; i++) forward_dots_block(w, i, scratch);
     rp__dots_end();
     rp__gemm_scratch_give(scratch);
@@ -376,7 +376,7 @@ static void backward_dots(const rp__kernel *kernel, const uint64_t *w, int64_t b
                   features = (int64_t)w[RP__ATTENTION_FEATURES], values = (int64_t)w[RP__ATTENTION_VALUES];
     totals_f32 to = {.ld_keys = rp__attention_padded(features), .ld_values = rp__attention_padded(values)};
     void *scratch = rp__gemm_scratch_take();
-    rp__dots_begin(UNIT);
+    rp__dots_begin(UNIT, false);
     for (int64_t item = begin; item < end; item++) {
         const int64_t batch = item / heads, head = item % heads;
         to.keys = (float *)(uintptr_t)w[RP__ATTENTION_SUMS] + item * keys * (to.ld_keys + to.ld_values);

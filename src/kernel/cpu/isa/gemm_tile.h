@@ -39,8 +39,8 @@ typedef struct N(job) {
                     int64_t ld);
     const rp__gemm_rest *rest;              /* takes the sums; NULL: they are the result */
     const rp__gemm_rest *makes_a, *makes_b; /* in place of memory; NULL: there is some */
-    bool dots;
-    bool near; /* all of b is small enough for a cache */
+    bool dots, one;                         /* one: b is a column */
+    bool near;                              /* all of b is small enough for a cache */
 } N(job);
 
 typedef struct N(scratch) {
@@ -480,6 +480,16 @@ static void N(dots_strip)(const N(job) * g, N(scratch) * memory, int64_t n0, int
     }
     if (to < end) memset(to, 0, (size_t)(end - to) * sizeof *to);
 }
+/* b as it lies, where it is one column. */
+static void N(dots_column)(const N(job) * g, N(scratch) * memory, int64_t k0, int64_t kc) {
+    ST *const to = (ST *)(void *)memory->pairs;
+    const ST *const b = g->b + k0 * g->bk;
+    if (g->bk == 1 && kc)
+        memcpy(to, b, (size_t)kc * sizeof *to);
+    else
+        for (int64_t k = 0; k < kc; k++) to[k] = b[k * g->bk];
+    memset(to + kc, 0, (size_t)(-kc & (RP__DOTS_STEP - 1)) * sizeof *to);
+}
 /* All strips of rows [k0, k0 + kc) of b, which lie one element after the other: memory in its order. */
 static void N(dots_strips)(const N(job) * g, uint32_t *pairs, int64_t pitch, int64_t n0, int64_t nc, int64_t k0,
                            int64_t kc) {
@@ -504,7 +514,8 @@ static void N(dots)(const N(job) * g, N(scratch) * memory, T *c, int64_t ld, int
     rp__dots_call d = {.rows = (mc + RP__DOTS_ROWS - 1) / RP__DOTS_ROWS, .ldc = ld, .first = first};
     const ST *a = N(dots_rows)(g, memory, m0, mc, nc, k0, kc, &d.am);
     d.far = a != memory->rows;
-    const bool lines = g->bn == 1 && !g->box && !g->gather_b;
+    const bool lines = g->bn == 1 && !g->one && !g->box && !g->gather_b;
+    d.one = g->one;
 #if FLOATING
     if (g->box) {
         N(fill_box)(g->conv, g->box, g->b, k0, kc, memory->pb, memory->run);
@@ -523,7 +534,10 @@ static void N(dots)(const N(job) * g, N(scratch) * memory, T *c, int64_t ld, int
         const int64_t pitch = d.steps * DOTS_PAIRS + RP__DOTS_STRIP; /* against sets */
         if (lines) N(dots_strips)(g, memory->pairs, pitch, n0, nc, k0 + k, depth);
         for (int64_t j = 0; j < columns; j += RP__DOTS_STRIP) {
-            if (!lines) N(dots_strip)(g, memory, n0, nc, j, k0, kc);
+            if (g->one)
+                N(dots_column)(g, memory, k0, kc);
+            else if (!lines)
+                N(dots_strip)(g, memory, n0, nc, j, k0, kc);
             d.pairs = memory->pairs + (lines ? j / RP__DOTS_STRIP * pitch : 0);
             d.c = c + j;
             d.columns = columns - j > RP__DOTS_STRIP / 2 ? 2 : 1;
@@ -795,7 +809,8 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
     if (makes_b) rp__gemm_rest_begin(&makes[1], kernel, 3 - first, w + w[RP__GEMM_B], sizeof(T)), g.makes_b = &makes[1];
     N(scratch) *memory = rp__gemm_scratch_take();
 #ifdef DOTS
-    if ((g.dots = g.flags & RP__GEMM_DOTS)) rp__dots_begin(M < tm ? M : tm);
+    g.one = NN == 1;
+    if ((g.dots = g.flags & RP__GEMM_DOTS)) rp__dots_begin(M < tm ? M : tm, g.one);
 #endif
     for (int64_t item = begin; item < end; item++) {
         int64_t batch = tiles == 1 ? item : item / tiles, t = tiles == 1 ? 0 : item % tiles;
@@ -997,7 +1012,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
     int64_t ordered_m = -1, ordered_mc = 0;
     bool ordered_panels = false, dots = false;
 #ifdef DOTS
-    if ((dots = w[RP__CONV_FLAGS] & RP__GEMM_DOTS)) rp__dots_begin(RP__DOTS_ROWS);
+    if ((dots = w[RP__CONV_FLAGS] & RP__GEMM_DOTS)) rp__dots_begin(RP__DOTS_ROWS, false);
 #endif
     for (int64_t item = begin; item < end; item++) {
         struct conv_plan c;

@@ -13,6 +13,7 @@
 #endif
 
 typedef uint8_t vu8 __attribute__((vector_size(RP_VEC_BYTES)));
+typedef int8_t vs8 __attribute__((vector_size(RP_VEC_BYTES)));
 typedef vu8 vu8u __attribute__((aligned(1), may_alias));
 /* One byte for each lane of a 64-bit vector: bools beside floats. */
 typedef uint8_t vb64 __attribute__((vector_size(RP_VEC_F64)));
@@ -148,9 +149,11 @@ INT_OPS(u8, vu8)
     UNARY(sign, t, (x < 0) - (x > 0))
 SIGNED_OPS(i32, rp__vu32)
 SIGNED_OPS(i64, rp__vu64)
-#define SEL_U8(m, x, y) (((vu8)(m) & (x)) | (~(vu8)(m) & (y)))
-BINARY(max, u8, SEL_U8(x > y, x, y))
-BINARY(min, u8, SEL_U8(x < y, x, y))
+RP__VEC_FN vu8 rp__v_sel_u8(vs8 m, vu8 x, vu8 y) { return ((vu8)m & x) | (~(vu8)m & y); }
+RP__VEC_FN vu8 rp__v_max_u8(vu8 x, vu8 y) { return rp__v_sel_u8(x > y, x, y); }
+RP__VEC_FN vu8 rp__v_min_u8(vu8 x, vu8 y) { return rp__v_sel_u8(x < y, x, y); }
+BINARY(max, u8, rp__v_max_u8(x, y))
+BINARY(min, u8, rp__v_min_u8(x, y))
 UNARY(abs, u8, x)
 UNARY(sign, u8, (vu8)(x != 0) & 1)
 static void not_bool(const rp__tile_call *c) {
@@ -755,6 +758,19 @@ RP__VEC_FN void fetch_line(const void *from, size_t bytes) {
     }
 #define FROM_F16(p) rp__v_f32_f16(rp__v_load_u16h(p))
 #define FROM_BF16(p) rp__v_f32_bf16(rp__v_load_u16h(p))
+/* As many narrow integers as a vector of 32-bit ones has lanes. */
+typedef int8_t vs8q __attribute__((vector_size(RP_VEC_BYTES / 4)));
+typedef int16_t vs16h __attribute__((vector_size(RP_VEC_BYTES / 2)));
+typedef vs8q vs8qu __attribute__((aligned(1), may_alias));
+typedef vs16h vs16hu __attribute__((aligned(1), may_alias));
+RP__VEC_FN rp__vi32 load_i32_s8(const int8_t *p) {
+    return __builtin_convertvector(*(const vs8qu *)(const void *)p, rp__vi32);
+}
+RP__VEC_FN rp__vi32 load_i32_s16(const int16_t *p) {
+    return __builtin_convertvector(*(const vs16hu *)(const void *)p, rp__vi32);
+}
+#define FROM_I8(p) load_i32_s8(p)
+#define FROM_I16(p) load_i32_s16(p)
 #define COLUMNS_F32(name, IDENTITY, OP)                                                                                \
     COLUMNS(name, f32, f32, float, rp__v_load_f32, IDENTITY, OP)                                                       \
     COLUMNS(name, f16, f32, uint16_t, FROM_F16, IDENTITY, OP)                                                          \
@@ -768,6 +784,14 @@ COLUMNS(max, f64, f64, double, rp__v_load_f64, -(double)INFINITY, rp__v_max_f64)
 COLUMNS(min, f64, f64, double, rp__v_load_f64, (double)INFINITY, rp__v_min_f64)
 COLUMNS(prod, f64, f64, double, rp__v_load_f64, 1, OP_MUL)
 COLUMNS(sum, i64, i64, int64_t, rp__v_load_i64, 0, OP_ADD_I64)
+#define COLUMNS_ORDER(suffix, t, ST, LOADER, LEAST, MOST)                                                              \
+    COLUMNS(max, suffix, t, ST, LOADER, LEAST, rp__v_max_##t)                                                          \
+    COLUMNS(min, suffix, t, ST, LOADER, MOST, rp__v_min_##t)
+COLUMNS_ORDER(i8, i32, int8_t, FROM_I8, INT32_MIN, INT32_MAX)
+COLUMNS_ORDER(i16, i32, int16_t, FROM_I16, INT32_MIN, INT32_MAX)
+COLUMNS_ORDER(i32, i32, int32_t, rp__v_load_i32, INT32_MIN, INT32_MAX)
+COLUMNS_ORDER(i64, i64, int64_t, rp__v_load_i64, INT64_MIN, INT64_MAX)
+COLUMNS_ORDER(u8, u8, uint8_t, rp__v_load_u8, 0, 255)
 
 /* Are n keys `wanted`? */
 RP__VEC_FN rp__vi64 keys_f64(const int64_t *key, int64_t wanted) {
@@ -938,23 +962,99 @@ PLACE(f64, f64, i64, double, rp__v_load_f64)
             vu8 x = rp__v_load_u8(d + i), y = rp__v_load_u8(a + i * as);                                               \
             rp__v_store_u8(d + i, EXPR);                                                                               \
         }                                                                                                              \
-        for (; i < n; i++) {                                                                                           \
-            vu8 x = rp__v_splat_u8(d[i]), y = rp__v_splat_u8(a[i * as]);                                               \
-            d[i] = (EXPR)[0];                                                                                          \
+        if (i < n) {                                                                                                   \
+            uint8_t left[L_u8] = {0}, more[L_u8] = {0};                                                                \
+            memcpy(left, d + i, (size_t)(n - i));                                                                      \
+            memcpy(more, a + i * as, as ? (size_t)(n - i) : L_u8);                                                     \
+            vu8 x = rp__v_load_u8(left), y = rp__v_load_u8(more);                                                      \
+            rp__v_store_u8(left, EXPR);                                                                                \
+            memcpy(d + i, left, (size_t)(n - i));                                                                      \
         }                                                                                                              \
     }                                                                                                                  \
     static void row_##name##_u8(const rp__tile_call *c) {                                                              \
-        rp__tile_call part = *c;                                                                                       \
-        for (int64_t i = 0; i < c->n; i += RP__LANES) {                                                                \
-            part.a = (const uint8_t *)c->a + i * c->as;                                                                \
-            part.n = c->n - i < RP__LANES ? c->n - i : RP__LANES;                                                      \
+        const uint8_t *a = c->a;                                                                                       \
+        const int64_t n = c->n, as = c->as, full = n / L_u8 * L_u8;                                                    \
+        uint8_t lanes[L_u8 > RP__LANES ? L_u8 : RP__LANES];                                                            \
+        vu8 x = rp__v_splat_u8(IDENTITY);                                                                              \
+        for (int64_t i = 0; i < full; i += L_u8) {                                                                     \
+            const vu8 y = rp__v_load_u8(a + i * as);                                                                   \
+            x = EXPR;                                                                                                  \
+        }                                                                                                              \
+        if (full < n) {                                                                                                \
+            memset(lanes, IDENTITY, sizeof lanes);                                                                     \
+            memcpy(lanes, a + full * as, (size_t)(n - full)); /* a value that repeats fills a block */                 \
+            const vu8 y = rp__v_load_u8(lanes);                                                                        \
+            x = EXPR;                                                                                                  \
+        }                                                                                                              \
+        memset(lanes, IDENTITY, sizeof lanes);                                                                         \
+        rp__v_store_u8(lanes, x);                                                                                      \
+        rp__tile_call part = {.d = c->d, .as = 1, .n = RP__LANES};                                                     \
+        for (int64_t k = 0; k < (int64_t)sizeof lanes; k += RP__LANES) {                                               \
+            part.a = lanes + k;                                                                                        \
             block_##name##_u8(&part);                                                                                  \
         }                                                                                                              \
     }
-REDUCE_U8(max, 0, SEL_U8(x > y, x, y))
-REDUCE_U8(min, 255, SEL_U8(x < y, x, y))
+REDUCE_U8(max, 0, rp__v_max_u8(x, y))
+REDUCE_U8(min, 255, rp__v_min_u8(x, y))
 REDUCE_U8(any, 0, x | y)
 REDUCE_U8(all, 1, x &y)
+
+/* Rows of integers of which the order does not matter: vectors of what lies in memory, as wide as that is. The last one ends with the row;
+   what it has again changes nothing. */
+typedef int16_t vs16 __attribute__((vector_size(RP_VEC_BYTES)));
+typedef vs8 vs8u __attribute__((aligned(1), may_alias));
+typedef vs16 vs16u __attribute__((aligned(1), may_alias));
+RP__VEC_FN vs8 rp__v_load_s8(const void *p) { return *(const vs8u *)p; }
+RP__VEC_FN vs16 rp__v_load_s16(const void *p) { return *(const vs16u *)p; }
+#define WHOLE_ROW(name, suffix, V, ST, t, LOADER, OP, ONE)                                                             \
+    static void row_whole_##name##_##suffix(void *d, const void *from, int64_t n) {                                    \
+        enum { L = RP_VEC_BYTES / sizeof(ST) };                                                                        \
+        const ST *const a = from;                                                                                      \
+        ST one = a[0], lanes[L];                                                                                       \
+        if (n < L) {                                                                                                   \
+            for (int64_t i = 0; i < n; i++) one = ONE(one, a[i]);                                                      \
+        } else {                                                                                                       \
+            V x = LOADER(a + n - L), y = x, z = x, w = x;                                                              \
+            int64_t i = 0;                                                                                             \
+            for (; i + 4 * L <= n; i += 4 * L) {                                                                       \
+                x = OP(x, LOADER(a + i));                                                                              \
+                y = OP(y, LOADER(a + i + L));                                                                          \
+                z = OP(z, LOADER(a + i + 2 * L));                                                                      \
+                w = OP(w, LOADER(a + i + 3 * L));                                                                      \
+            }                                                                                                          \
+            for (; i + L <= n; i += L) x = OP(x, LOADER(a + i));                                                       \
+            x = OP(OP(x, y), OP(z, w));                                                                                \
+            memcpy(lanes, &x, sizeof x);                                                                               \
+            for (int half = L / 2; half > 0; half /= 2) {                                                              \
+                for (int k = 0; k < half; k++) lanes[k] = ONE(lanes[k], lanes[k + half]);                              \
+            }                                                                                                          \
+            one = lanes[0];                                                                                            \
+        }                                                                                                              \
+        *(T_##t *)d = (T_##t)FINAL_##name(one);                                                                        \
+    }
+#define GREATER(x, y) ((x) > (y) ? (x) : (y))
+#define LESSER(x, y) ((x) < (y) ? (x) : (y))
+#define FINAL_max(x) (x)
+#define FINAL_min(x) (x)
+#define FINAL_any(x) ((x) != 0)
+#define FINAL_all(x) ((x) != 0)
+#define CHOSEN(m, x, y) (((__typeof__(x))(m) & (x)) | (~(__typeof__(x))(m) & (y)))
+#define GREATER_ALL(x, y) CHOSEN((x) > (y), x, y)
+#define LESSER_ALL(x, y) CHOSEN((x) < (y), x, y)
+#define WHOLE_ROWS(suffix, V, ST, t, LOADER)                                                                           \
+    WHOLE_ROW(max, suffix, V, ST, t, LOADER, GREATER_ALL, GREATER)                                                     \
+    WHOLE_ROW(min, suffix, V, ST, t, LOADER, LESSER_ALL, LESSER)
+#define VOR(x, y) ((x) | (y))
+#define EITHER(x, y) ((uint8_t)((x) | (y)))
+#define BOTH(x, y) ((uint8_t)((x) != 0 && (y) != 0))
+WHOLE_ROWS(i8, vs8, int8_t, i32, rp__v_load_s8)
+WHOLE_ROWS(i16, vs16, int16_t, i32, rp__v_load_s16)
+WHOLE_ROWS(i32, rp__vi32, int32_t, i32, rp__v_load_i32)
+WHOLE_ROWS(i64, rp__vi64, int64_t, i64, rp__v_load_i64)
+WHOLE_ROWS(u8, vu8, uint8_t, u8, rp__v_load_u8)
+/* Bytes that are not 0, of memory that need not hold 1. */
+WHOLE_ROW(any, bool, vu8, uint8_t, u8, rp__v_load_u8, VOR, EITHER)
+WHOLE_ROW(all, bool, vu8, uint8_t, u8, rp__v_load_u8, LESSER_ALL, BOTH)
 
 /* The lanes of a chunk: j with j + 16, then 8, ... 1. Scalar operations of the same definition as the vector ones. */
 #define FINISH(name, t, V, EXPR)                                                                                       \
@@ -979,9 +1079,6 @@ REDUCE_U8(all, 1, x &y)
         }                                                                                                              \
         *(T_##t *)c->d = v[0];                                                                                         \
     }
-#define VMAX_U8(x, y) SEL_U8((x) > (y), x, y)
-#define VMIN_U8(x, y) SEL_U8((x) < (y), x, y)
-#define VOR(x, y) ((x) | (y))
 #define VAND(x, y) ((x) & (y))
 #define FINISH_ORDER(t, MAXIMUM, MINIMUM)                                                                              \
     FINISH(max, t, MAXIMUM, x != x ? x : x > y ? x : y)                                                                \
@@ -990,7 +1087,7 @@ FINISH_ORDER(f32, rp__v_max_f32, rp__v_min_f32)
 FINISH_ORDER(f64, rp__v_max_f64, rp__v_min_f64)
 FINISH_ORDER(i32, rp__v_max_i32, rp__v_min_i32)
 FINISH_ORDER(i64, rp__v_max_i64, rp__v_min_i64)
-FINISH_ORDER(u8, VMAX_U8, VMIN_U8)
+FINISH_ORDER(u8, rp__v_max_u8, rp__v_min_u8)
 FINISH(sum, f32, OP_ADD, x + y)
 FINISH(sum, f64, OP_ADD, x + y)
 FINISH(sum, i64, OP_ADD_I64, (uint64_t)x + (uint64_t)y)
@@ -1121,8 +1218,6 @@ NORMAL(f64)
 
 /* ---- scans ---------------------------------------------------------------------------------------------------------- */
 
-RP__VEC_FN vu8 rp__v_max_u8(vu8 x, vu8 y) { return ((vu8)(x > y) & x) | (~(vu8)(x > y) & y); }
-RP__VEC_FN vu8 rp__v_min_u8(vu8 x, vu8 y) { return ((vu8)(x < y) & x) | (~(vu8)(x < y) & y); }
 /* Blocks know nothing of each other before their ends: several at once, since each is a chain that waits for its last result. Then what
    is before each, by vectors. */
 enum { SCAN_BLOCKS = 8 };
@@ -1299,16 +1394,32 @@ FIRST(i64, i64, int64_t, INT64_MAX, IS)
         }                                                                                                              \
     }
 
+#define WHOLE_ROW_OF(name)                                                                                             \
+    {                                                                                                                  \
+        [RP__TILE_I32] =                                                                                               \
+            {row_whole_##name##_i32, [RP__LOAD_I8] = row_whole_##name##_i8, [RP__LOAD_I16] = row_whole_##name##_i16},  \
+        [RP__TILE_I64] = {row_whole_##name##_i64}, [RP__TILE_U8] = {                                                   \
+            row_whole_##name##_u8                                                                                      \
+        }                                                                                                              \
+    }
 #define COLUMNS_OF(f)                                                                                                  \
     {                                                                                                                  \
         [RP__TILE_F32] = {f##_f32, f##_f16, f##_bf16}, [RP__TILE_F64] = { f##_f64 }                                    \
+    }
+#define ORDERED_COLUMNS_OF(f)                                                                                          \
+    {                                                                                                                  \
+        [RP__TILE_F32] = {f##_f32, f##_f16, f##_bf16}, [RP__TILE_F64] = {f##_f64},                                     \
+        [RP__TILE_I32] = {f##_i32, [RP__LOAD_I8] = f##_i8, [RP__LOAD_I16] = f##_i16}, [RP__TILE_I64] = {f##_i64},      \
+        [RP__TILE_U8] = {                                                                                              \
+            f##_u8                                                                                                     \
+        }                                                                                                              \
     }
 #define ALL_COLUMNS(f)                                                                                                 \
     {                                                                                                                  \
         [RP__REDUCE_SUM] = {[RP__TILE_F32] = {f##_sum_f32, f##_sum_f16, f##_sum_bf16},                                 \
                             [RP__TILE_F64] = {f##_sum_f64},                                                            \
                             [RP__TILE_I64] = {f##_sum_i64}},                                                           \
-        [RP__REDUCE_MAX] = COLUMNS_OF(f##_max), [RP__REDUCE_MIN] = COLUMNS_OF(f##_min),                                \
+        [RP__REDUCE_MAX] = ORDERED_COLUMNS_OF(f##_max), [RP__REDUCE_MIN] = ORDERED_COLUMNS_OF(f##_min),                \
         [RP__REDUCE_PROD] = COLUMNS_OF(f##_prod)                                                                       \
     }
 
@@ -1384,6 +1495,10 @@ const rp__tiles
             .reduce_row = REDUCTIONS(row),
             .finish_row = REDUCTIONS(finish),
             .reduce_block = REDUCTIONS(block),
+            .whole_row = {[RP__REDUCE_MAX] = WHOLE_ROW_OF(max),
+                          [RP__REDUCE_MIN] = WHOLE_ROW_OF(min),
+                          [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = {[RP__LOAD_BOOL] = row_whole_any_bool}},
+                          [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = {[RP__LOAD_BOOL] = row_whole_all_bool}}},
             .reduce_columns = ALL_COLUMNS(columns),
             .whole_columns = ALL_COLUMNS(whole),
             .weigh = {weigh_f32, weigh_f16, weigh_bf16},
