@@ -77,8 +77,10 @@ int main(int argc, char **argv) {
     rp_set_grad_enabled(false);
     rp_tensor *images = rp_slice(data[0], 0, 0, 10000, 1), *labels = rp_slice(data[1], 0, 0, 10000, 1);
     const int64_t right = rp_item_i64(rp_sum(rp_eq(rp_argmax(logits(&net, images), 1), labels)));
-    printf("%lld of %lld are right %s\n", (long long)right, (long long)rp_size(labels, 0),
-           rp_failed() ? rp_error_message() : "");
+    if (rp_failed())
+        (void)fprintf(stderr, "%s\n", rp_error_message());
+    else
+        printf("%lld of %lld are right\n", (long long)right, (long long)rp_size(labels, 0));
     for (int k = 0; k < 2 && argc == 1; k++) (void)remove(paths[k]);
     rp_compiled_release(f);
     rp_loader_release(loader);

@@ -60,8 +60,10 @@ int main(int argc, char **argv) {
     windows = rp_slice(windows, 0, 0, 10000, 1);
     const int64_t right = rp_item_i64(rp_sum(rp_eq(rp_argmax(logits(&net, windows), 1), next(windows))));
     const int64_t all = rp_failed() ? 0 : rp_size(windows, 0);
-    printf("%lld of %lld bytes are foretold %s\n", (long long)right, (long long)all,
-           rp_failed() ? rp_error_message() : "");
+    if (rp_failed())
+        (void)fprintf(stderr, "%s\n", rp_error_message());
+    else
+        printf("%lld of %lld bytes are foretold\n", (long long)right, (long long)all);
     if (argc == 1) (void)remove(path);
     rp_compiled_release(f);
     rp_loader_release(loader);

@@ -413,7 +413,8 @@ typedef struct rp_compile_options {
     bool tune;
     /* "fused": numbers of results that may lie in memory as is fastest to make and to read, not with the strides of the eager function:
        what only another compiled function reads, as a backward what its forward saved (torch._inductor.config.keep_output_stride = False,
-       a result at a time). Copied. */
+       a result at a time). Numbers of no result, and functions
+       that are no one graph, are passed over. Copied. */
     const size_t *free_strides;
     size_t n_free_strides;
 } rp_compile_options;

@@ -284,10 +284,54 @@ static void pair_gradients(rp_compiled *f, rp_tensor *const *given, rp_tensor **
     rp_grad(&y, 1, in, 3, &seed, NULL, grad);
     ok();
 }
+/* A free result that a backward reads through a view stays as it is. */
+static void squares(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mean(rp_mul(in[0], in[0]), RP_DIMS(2, 3));
+}
+static rp_status squares_back(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out,
+                              size_t n_out, rp_tensor **grad_in, size_t n_in) {
+    (void)ctx, (void)n_saved, (void)n_out, (void)n_in;
+    const int64_t n = rp_size(saved[0], 0), c = rp_size(saved[0], 1), h = rp_size(saved[0], 2),
+                  w = rp_size(saved[0], 3);
+    rp_tensor *each = rp_contiguous(rp_expand(rp_unsqueeze(grad_out[0], 2), RP_DIMS(n, c, h)));
+    rp_tensor *y = rp_mul(rp_view(saved[0], RP_DIMS(n, c * h, w)), rp_view(each, RP_DIMS(n, c * h, 1)));
+    grad_in[0] = rp_view(y, RP_DIMS(n, c, h, w));
+    return rp_failed() ? RP_ERROR_INTERNAL : RP_OK;
+}
+static void conv_squares(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const rp_function f = {
+        .struct_size = sizeof f, .forward = {.body = squares, .name = "squares"}, .backward = squares_back};
+    (void)n_out;
+    conv_pair(ctx, in, n_in, &out[0], 1);
+    rp_function_apply(&f, &out[0], 1, &out[1], 1);
+}
+static void check_viewed(void) {
+    rp_compiled *f = rp_compile((rp_fn){.body = conv_squares, .name = "squares"},
+                                RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true,
+                                           .free_strides = (const size_t[]){0}, .n_free_strides = 1));
+    rp_tensor *given[] = {FILLED(1, RP_F16, 8, 16, 8, 8), FILLED(2, RP_F16, 32, 16, 3, 3),
+                          FILLED(3, RP_F16, 32, 32, 3, 3)};
+    rp_tensor *grad[2][3];
+    for (int turn = 0; turn < 4; turn++) {
+        rp_tensor *in[3], *out[2];
+        for (int k = 0; k < 3; k++) in[k] = rp_detach(given[k]), (void)rp_set_requires_grad(in[k], true);
+        if (turn)
+            rp_call(f, in, 3, out, 2);
+        else
+            conv_squares(NULL, in, 3, out, 2);
+        rp_tensor *seed[] = {rp_cos(rp_detach(out[0])), rp_cos(rp_detach(out[1]))};
+        rp_grad(out, 2, in, 3, seed, NULL, grad[turn > 0]);
+        ok();
+        for (int k = 0; k < 3 && turn; k++) assert_same(grad[0][k], grad[1][k], "a free result that is read by a view");
+    }
+    rp_compiled_release(f);
+}
 static void test_layout_across(void **state) {
     (void)state;
     if (!have_cuda) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    check_viewed();
     for (int b = 8; b <= 16; b += 8) { /* sizes as values, then as symbols */
         static rp_compiled *pair, *free;
         if (b == 8) {
@@ -756,6 +800,34 @@ static void test_covered(void **state) {
     assert_int_equal(rp_set_float32_conv_precision("highest"), RP_OK);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
+/* Pictures of one place along a dim, whose strides nobody sees, under windows that leave them. */
+static void test_one_place(void **state) {
+    (void)state;
+    static const int64_t shapes[][2] = {{1, 1}, {8, 1}, {1, 8}};
+    static const int around[4] = {1, 1, 1, 1};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    for (unsigned t = 0; t < 2; t++) {
+        assert_int_equal(rp_set_float32_conv_precision(t ? "tf32" : "highest"), RP_OK);
+        for (unsigned s = 0; s < 3; s++) {
+            const rp_dtype d = t ? RP_F32 : RP_F16;
+            const int64_t high = shapes[s][0], wide = shapes[s][1];
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *last = rp_permute(FILLED(1, d, 4, high * wide, 32),
+                                         RP_DIMS(0, 2, 1)); /* channels innermost, but for a dim of stride 1 */
+            rp_tensor *in[] = {wide == 1 ? rp_unsqueeze(last, 3) : rp_unsqueeze(last, 2), FILLED(2, d, 32, 32, 3, 3),
+                               FILLED(3, d, 32, 1, 1), FILLED(4, d, 32, 1, 1), FILLED(5, d, 4, 32, high, wide)};
+            if (s == 0) in[0] = FILLED(1, d, 4, 32, 1, 1);
+            check("a picture of one place", conv_block, around, sizeof around, in, 5, 1, ANY);
+            rp_tensor *step[] = {in[0], in[1], in[4], FILLED(7, d, 32, 1, wide), FILLED(8, d, 32, 1, 1, 3)};
+            check("its gradients", conv_step, around, sizeof around, step, 5, 2, ANY);
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    assert_int_equal(rp_set_float32_conv_precision("highest"), RP_OK);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* Input gradients of strided convolutions: classes of places, of which those with taps are cut into shares, and the others are zeros. */
 static void test_strided_shares(void **state) {
     (void)state;
@@ -1352,6 +1424,7 @@ int main(void) {
         cmocka_unit_test(test_channels_of_results),
         cmocka_unit_test(test_covered),
         cmocka_unit_test(test_strided_shares),
+        cmocka_unit_test(test_one_place),
         cmocka_unit_test(test_product_neighbours),
         cmocka_unit_test(test_results_across),
         cmocka_unit_test(test_neighbours),

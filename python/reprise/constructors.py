@@ -1,5 +1,5 @@
 """Tensors that a graph makes on the CPU and then copies to its device, as masks and positions of many models: they are made there. A graph that
-copies from the CPU is split, and cannot be captured."""
+copies from the CPU is split, and cannot be captured. Functions of them are the device's, too, to the last bit."""
 import torch
 
 aten = torch.ops.aten
@@ -49,7 +49,7 @@ def move(gm, device):
     found = _movable(gm.graph, device)
     for n in found:
         if n.target in MAKES:
-            n.kwargs = {**n.kwargs, "device": device}
+            n.kwargs = {**{k: v for k, v in n.kwargs.items() if k != "pin_memory"}, "device": device}
         n.meta["val"] = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: _moved(t, device), n.meta["val"])
     if found:
         gm.recompile()

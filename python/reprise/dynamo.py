@@ -395,17 +395,21 @@ class Part:
 
 def as_traced(gm, call):
     """A graph whose ops are in part PyTorch's: they read what a forward has saved with the strides that they were traced with."""
-    saved = [(k, n.meta["val"]) for k, n in enumerate(n for n in gm.graph.nodes if n.op == "placeholder") if SAVED in n.meta]
+    saved = [(k, order_of(n.meta["val"])) for k, n in enumerate(n for n in gm.graph.nodes if n.op == "placeholder") if SAVED in n.meta]
 
     def around(args):
-        for k, val in saved:
-            order = sorted(range(val.dim()), key=lambda d: hint(val.stride(d)), reverse=True)
+        for k, order in saved:
             strides = strides_in_order(order, args[k])
             if any(args[k].stride(d) != strides[d] for d in order if args[k].shape[d] > 1):
                 args[k] = torch.empty_strided(args[k].shape, strides, dtype=args[k].dtype, device=args[k].device).copy_(args[k])
         return call(args)
 
     return around if saved else call
+
+
+def order_of(val):
+    """Dims of a traced value from outermost to innermost."""
+    return sorted(range(val.dim()), key=lambda d: hint(val.stride(d)), reverse=True)
 
 
 def view_of(tensors, k, place):
@@ -605,8 +609,13 @@ def mark_saved(forward, backward, n_outputs):
     given = next(n for n in forward.graph.nodes if n.op == "output").args[0]
     read = {n.name: n for n in backward.graph.nodes if n.op == "placeholder"}
     for n in set(given[n_outputs:]) - set(given[:n_outputs]):
-        if n.op == "call_function" and isinstance(n.meta.get("val"), torch.Tensor) and n.name in read:
-            n.meta[SAVED] = read[n.name].meta[SAVED] = True
+        if n.op != "call_function" or not isinstance(n.meta.get("val"), torch.Tensor) or n.name not in read:
+            continue
+        try:
+            order_of(n.meta["val"])
+        except Unsupported:  # strides that depend on data: nobody could restore them
+            continue
+        n.meta[SAVED] = read[n.name].meta[SAVED] = True
 
 
 def compile_graph(kind, options, gm, example_inputs):

@@ -59,7 +59,8 @@ def wide(v):
 
 
 def product(a, b):
-    """Of two pairs. Products and sums are those of PyTorch's kernels, in their order: their bits, infinities and NaN are eager's."""
+    """Of two pairs. Products and sums are those of PyTorch's kernels, in their order; its vectors may fuse a product with a sum, which shows in a last bit and where a
+    product overflows."""
     return Pair(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re)
 
 
@@ -240,12 +241,14 @@ def _equal(a, b):
 
 
 def _full_like(a, value, dtype=None, **more):
+    like = a.re if isinstance(a, Pair) else a
     if dtype is not None and not dtype.is_complex:
-        return aten.full_like.default(a.re, value, dtype=dtype, **more)
+        return aten.full_like.default(like, value, dtype=dtype, **more)
     value = complex(value)
-    return Pair(*(aten.full_like.default(a.re, v, dtype=dtype and part(dtype), **more) for v in (value.real, value.imag)))
+    return Pair(*(aten.full_like.default(like, v, dtype=dtype and part(dtype), **more) for v in (value.real, value.imag)))
 
 
+OF_REALS = {"complex.default", "polar.default", "view_as_complex.default", "full_like.default", "fill.Scalar"}  # may have no complex operand
 # Of two operands that are made pairs of one type first, as PyTorch's kernels see them: a real one has an imaginary part, 0, that takes
 # part in what is calculated.
 OF_TWO = {"eq.Scalar": _equal, "eq.Tensor": _equal, "ne.Scalar": lambda a, b: ~_equal(a, b), "ne.Tensor": lambda a, b: ~_equal(a, b),
@@ -312,7 +315,7 @@ def step(node, args, kwargs):
         if dtype not in NARROW:
             raise Absent(f"numbers of type {dtype}")
         return OF_TWO[name](*(pair(a, NARROW[dtype], device) for a in args[:2]), *args[2:], **kwargs)
-    if name in OPS:
+    if name in OPS and (given or name in OF_REALS):
         return OPS[name](*args, **kwargs)
     if name == "scalar_tensor.default":
         kwargs = {k: part(w) if k == "dtype" else w for k, w in kwargs.items()}

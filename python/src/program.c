@@ -545,7 +545,7 @@ static bool read_numbers(PyObject *o, size_t **out, size_t *n) {
     *out = calloc((size_t)size + 1, sizeof **out);
     if (!*out) return PyErr_NoMemory(), false;
     *n = (size_t)size;
-    for (Py_ssize_t i = 0; i < size; i++) (*out)[i] = PyLong_AsSize_t(PyTuple_GetItem(o, i));
+    for (Py_ssize_t i = 0; i < size && !PyErr_Occurred(); i++) (*out)[i] = PyLong_AsSize_t(PyTuple_GetItem(o, i));
     return !PyErr_Occurred();
 }
 

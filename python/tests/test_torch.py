@@ -33,6 +33,21 @@ SITE = "test_torch.py" if DEVICE == "cpu" else "_device.py"  # what sets the def
 ON_CPU = unittest.skipIf(DEVICE != "cpu", "of a CPU")
 
 
+@torch.library.custom_op("reprise_test::scaled", mutates_args=())
+def _scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+@torch.library.custom_op("reprise_test::scaled_back", mutates_args=())
+def _scaled_back(x: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    return 2 * x * d
+
+
+_scaled.register_fake(torch.empty_like)
+_scaled_back.register_fake(lambda x, d: torch.empty_like(x))
+_scaled.register_autograd(lambda ctx, d: _scaled_back(ctx.saved_tensors[0], d), setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+
+
 class Door(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(0)
@@ -1279,6 +1294,28 @@ class Around(Door):
         self.assertEqual([t.is_contiguous() for t in got], [True, False])
         for a, b in zip(got, given):
             self.same(a, b)
+
+    @ON_CPU
+    def test_what_is_saved_may_have_sizes_of_data(self):
+        def net(x, m, w):
+            y = (x @ w)[:, torch.nonzero(m).squeeze(1)].exp()
+            return _scaled(y).sum() + y.sum()
+
+        self.addCleanup(setattr, torch._dynamo.config, "capture_dynamic_output_shape_ops", torch._dynamo.config.capture_dynamic_output_shape_ops)
+        torch._dynamo.config.capture_dynamic_output_shape_ops = True
+        run, x, w = torch.compile(net, backend="reprise"), torch.randn(3, 8), torch.randn(8, 8)
+        for m in (torch.tensor([1, 0, 1, 1, 0, 1, 0, 0]), torch.tensor([1, 1, 1, 1, 0, 1, 0, 0])):
+            got, want = ([t.clone().requires_grad_() for t in (x, w)] for _ in range(2))
+            run(got[0], m, got[1]).backward()
+            net(want[0], m, want[1]).backward()
+            for a, b in zip(got, want):
+                self.same(a.grad, b.grad)
+
+    def test_complex_numbers_like_real_ones(self):
+        def f(x):
+            return torch.view_as_real(torch.ones_like(x, dtype=torch.complex64) * x + torch.full_like(x, 1j, dtype=torch.complex64))
+
+        self.check(f, torch.randn(3, 4), whole=False)
 
     def test_what_is_saved_may_lie_otherwise(self):
         forward, backward = torch.fx.Graph(), torch.fx.Graph()

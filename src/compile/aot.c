@@ -138,7 +138,8 @@ static rp_status compile_pair(rp__aot *a, rp__aot_plan *p) {
         donors[k] = rp__aot_is_tapes_own(parts, s, a->n_results);
         p->donates = p->donates || donors[k];
         if (s->kind != RP__SAVED_RESULT) continue;
-        if (s->index >= a->n_results) free_results[s->index] = rp__layout_is_free(parts->backward, k);
+        if (s->index >= a->n_results) free_results[s->index] = true;
+        if (!rp__layout_is_free(parts->backward, k)) free_results[s->index] = false;
         free_args[k] = free_results[s->index];
     }
     RP_TRY_GOTO(status, done,

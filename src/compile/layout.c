@@ -142,8 +142,8 @@ static rp_status find_alone(layout *l) {
         const bool is_free = l->free_results && l->free_results[k];
         if (ir->body.results[k] != RP__IR_NONE && !is_free) l->of[ir->body.results[k]].alone = true;
     }
-    for (bool more = true;
-         more;) { /* a part lies as what it is a part of, and a part of what is free is none of a graph's own */
+    bool more = true;
+    while (more) { /* a part lies as what it is a part of, and a part of what stands alone does */
         more = false;
         for (size_t k = ir->body.n_nodes; k-- > 0;) {
             const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];

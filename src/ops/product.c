@@ -155,7 +155,9 @@ static rp_status to_turn(const rp__product *p, uint8_t precision, rp__device *d,
         if (out->rows) return RP_OK;
     }
     const rp__library_call library = {.conv = p->conv, .precision = precision};
-    return d->ops->library->turned(d, p->op, p->o, p->n, &library, out);
+    const rp_status status = d->ops->library->turned(d, p->op, p->o, p->n, &library, out);
+    if (p->covers) out->channels = out->likes = 0; /* they would be copied back */
+    return status;
 }
 
 rp_status rp__product_turned(const rp__call *call, rp__device *d, uint32_t there, rp__turned *out) {

@@ -600,8 +600,8 @@ rp_status rp__expand_interpolate(const rp__call *call) {
     if (m->mode <= NEAREST_EXACT) return done(call, rp_resample_nearest_at(call->site, x, to, s, m->mode, step, s));
     rp_tensor *y = s > 1 && !bytes ? rp__wide(x) : x;
     for (unsigned d = s; d-- > 0;) {
-        /* A dim of that size is left alone; by a factor that antialiasing does not look at, others shift it a little. */
-        if ((smooths || step[d] == 0) && rp__dim_is(RP__DIM_EQ, to[d], x->size[2 + d])) continue;
+        /* A dim of that size is left alone; by a factor that antialiasing does not look at, others than bytes shift it a little. */
+        if ((smooths || bytes || step[d] == 0) && rp__dim_is(RP__DIM_EQ, to[d], x->size[2 + d])) continue;
         if (bytes)
             y = resampled_bytes(y, d + 2, to[d], m->mode, smooths, align, step[d]);
         else

@@ -53,22 +53,35 @@ rp_status rp__vjp_scatter(const rp__vjp *g) {
     return RP_OK;
 }
 
+/* Windows that meet side by side, put so; NULL: others. */
+static rp_tensor *side_by_side(rp_tensor *grad, const rp_dim *size, int64_t dim, int64_t width, int64_t step) {
+    if (rp__tensor_is_error(grad) || width != step ||
+        !rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MUL, grad->size[dim], step), size[dim]))
+        return NULL;
+    return rp_flatten(rp_movedim(grad, RP_DIMS(-1), RP_DIMS(dim + 1)), dim, dim + 1);
+}
+
 rp_tensor *rp__windows_back(rp_tensor *grad, const rp_dim *size, size_t ndim, int64_t dim, int64_t width,
                             int64_t step) {
     if (dim < 0) dim += (int64_t)ndim;
-    if (rp__tensor_is_error(grad) || width != step ||
-        !rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MUL, grad->size[dim], step), size[dim]))
-        return rp_unfold_backward(grad, size, ndim, dim, width, step);
-    grad = rp_flatten(rp_movedim(grad, RP_DIMS(-1), RP_DIMS(dim + 1)), dim, dim + 1);
-    return rp_add_scalar(grad, rp_i64(0)); /* a sum of one -0 is 0 */
+    rp_tensor *beside = side_by_side(grad, size, dim, width, step);
+    if (!beside) return rp_unfold_backward(grad, size, ndim, dim, width, step);
+    return rp_add_scalar(beside, rp_i64(0)); /* a sum of one -0 is 0 */
 }
 
 rp_status rp__vjp_unfold(const rp__vjp *g) {
     const rp__meta *in = &g->in_meta[0];
     const rp__call *c = g->call;
-    g->grad_in[0] = in->ndim == 0 ? rp_sum(g->grad_out[0])
-                                  : rp__windows_back(g->grad_out[0], in->size, in->ndim, rp__attr_int(c, 0),
-                                                     rp__attr_int(c, 1), rp__attr_int(c, 2));
+    rp_tensor *grad = g->grad_out[0];
+    const int64_t width = rp__attr_int(c, 1), step = rp__attr_int(c, 2);
+    int64_t dim = rp__attr_int(c, 0);
+    if (in->ndim == 0) {
+        g->grad_in[0] = rp_sum(grad);
+        return RP_OK;
+    }
+    if (dim < 0) dim += in->ndim;
+    g->grad_in[0] = side_by_side(grad, in->size, dim, width, step);
+    if (!g->grad_in[0]) g->grad_in[0] = rp_unfold_backward(grad, in->size, in->ndim, dim, width, step);
     return RP_OK;
 }
 

@@ -436,7 +436,8 @@ bool rp__ir_same_strides(const rp__ir_value_info *a, const rp__ir_value_info *b)
 bool rp__ir_lies_as(const rp_ir *ir, rp__ir_value v, const rp_tensor *t) {
     const rp__ir_value_info *info = &ir->values[v];
     for (unsigned d = 0; d < info->meta.ndim; d++)
-        if (!rp__dim_same_word(info->meta.size[d], 1) && !rp__dim_same_word(info->stride[d], t->stride[d])) return false;
+        if (!rp__dim_same_word(info->meta.size[d], 1) && !rp__dim_same_word(info->stride[d], t->stride[d]))
+            return false;
     return true;
 }
 

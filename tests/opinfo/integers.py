@@ -54,7 +54,7 @@ def resized(name):
     if random.random() < 0.5:
         kw["size"] = [random.randint(2, 14) for _ in range(spatial)]
     else:
-        kw["scale_factor"] = [random.choice((0.5, 1.0, 1.5, 2.0, 2.3, 0.7, 3.0)) for _ in range(spatial)]
+        kw["scale_factor"] = [random.choice((0.5, 1.0, 1.5, 2.0, 2.3, 0.7, 3.0, 1.1, 1.02)) for _ in range(spatial)]
         if min(int(n * f) for n, f in zip(size, kw["scale_factor"])) < 2:
             return None
     if smooth:

@@ -788,8 +788,11 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
                                   conv->stride[k],   conv->padding[k],  conv->dilation[k]};
         for (unsigned f = 0; f < 6; f++) words[at++] = (uint64_t)sizes[f];
     }
+    /* Where the window leaves a picture of one place, its stride is one that nobody has looked at: no address may follow from it. */
+    const unsigned windowed = is_pixel(e, conv) ? 3 : e->kind == 1 ? 0 : 1;
     for (unsigned t = 0; t < 3; t++)
-        for (unsigned k = 0; k < 2 + e->spatial; k++) words[at++] = (uint64_t)o[t]->stride[k];
+        for (unsigned k = 0; k < 2 + e->spatial; k++)
+            words[at++] = t == windowed && k > 1 && o[t]->size[k] == 1 ? 0 : (uint64_t)o[t]->stride[k];
     words[at++] = bias ? (uint64_t)o[3]->stride[0] : 0;
     words[at++] = 0; /* rp__launch.ahead */
     out->n_words = at;
