@@ -248,7 +248,6 @@ def _full_like(a, value, dtype=None, **more):
     return Pair(*(aten.full_like.default(like, v, dtype=dtype and part(dtype), **more) for v in (value.real, value.imag)))
 
 
-OF_REALS = {"complex.default", "polar.default", "view_as_complex.default", "full_like.default", "fill.Scalar"}  # may have no complex operand
 # Of two operands that are made pairs of one type first, as PyTorch's kernels see them: a real one has an imaginary part, 0, that takes
 # part in what is calculated.
 OF_TWO = {"eq.Scalar": _equal, "eq.Tensor": _equal, "ne.Scalar": lambda a, b: ~_equal(a, b), "ne.Tensor": lambda a, b: ~_equal(a, b),
@@ -315,7 +314,7 @@ def step(node, args, kwargs):
         if dtype not in NARROW:
             raise Absent(f"numbers of type {dtype}")
         return OF_TWO[name](*(pair(a, NARROW[dtype], device) for a in args[:2]), *args[2:], **kwargs)
-    if name in OPS and (given or name in OF_REALS):
+    if name in OPS:
         return OPS[name](*args, **kwargs)
     if name == "scalar_tensor.default":
         kwargs = {k: part(w) if k == "dtype" else w for k, w in kwargs.items()}
