@@ -151,9 +151,11 @@ static bool by_columns(run *r, unsigned phase, int64_t begin, int64_t end) {
     }
     return true;
 }
+enum { WINDOW_KINDS = 3 }; /* of rp__load_kind, that windows have functions of */
 static rp__window_fn *window_fn(const run *r, const rp__insn *load, const rp__insn *i) {
     const rp__reduction *red = &r->p->reductions[i->access];
-    return r->p->tiles->reduce_window[red->kind][red->type][r->p->access_load[load->access]];
+    const unsigned kind = r->p->access_load[load->access];
+    return kind < WINDOW_KINDS ? r->p->tiles->reduce_window[red->kind][red->type][kind] : NULL;
 }
 /* Such a phase of few positions, which lie anywhere: windows side by side of channels that lie last. */
 static bool only_windows(const run *r, unsigned phase) {
