@@ -132,16 +132,20 @@ static rp_status compile_pair(rp__aot *a, rp__aot_plan *p) {
         goto done;
     }
     bool *donors = flags, *free_args = flags + n_args, *free_results = flags + 2u * n_args;
+    rp__layout_free_args(parts->backward, free_args);
     if (a->free_results) memcpy(free_results, a->free_results, a->n_results * sizeof *free_results);
     for (uint32_t k = 0; k < parts->n_saved; k++) {
         const rp__saved_source *s = &parts->saved[k];
         donors[k] = rp__aot_is_tapes_own(parts, s, a->n_results);
         p->donates = p->donates || donors[k];
-        if (s->kind != RP__SAVED_RESULT) continue;
-        if (s->index >= a->n_results) free_results[s->index] = true;
-        if (!rp__layout_is_free(parts->backward, k)) free_results[s->index] = false;
-        free_args[k] = free_results[s->index];
+        if (s->kind != RP__SAVED_RESULT) { /* the caller's, who keeps its strides */
+            free_args[k] = false;
+            continue;
+        }
+        const bool may = s->index >= a->n_results || free_results[s->index];
+        free_args[k] = free_results[s->index] = free_args[k] && may;
     }
+    for (uint32_t k = parts->n_saved; k < n_args; k++) free_args[k] = false; /* tangents come by rows */
     RP_TRY_GOTO(status, done,
                 make_unit(a, parts->forward, p, &(part){.name = "forward", .free_results = free_results}, &p->forward));
     RP_TRY_GOTO(status, done,

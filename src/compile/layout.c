@@ -142,14 +142,14 @@ static rp_status find_alone(layout *l) {
         const bool is_free = l->free_results && l->free_results[k];
         if (ir->body.results[k] != RP__IR_NONE && !is_free) l->of[ir->body.results[k]].alone = true;
     }
-    bool more = true;
-    while (more) { /* a part lies as what it is a part of, and a part of what stands alone does */
-        more = false;
-        for (size_t k = ir->body.n_nodes; k-- > 0;) {
-            const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-            if (!is_part(n) || l->of[n->in[0]].alone == l->of[n->out[0]].alone) continue;
-            l->of[n->in[0]].alone = l->of[n->out[0]].alone = more = true;
-        }
+    for (size_t k = ir->body.n_nodes;
+         k-- > 0;) { /* a part lies as what it is a part of, which then stands alone, too */
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (is_part(n) && l->of[n->out[0]].alone) l->of[n->in[0]].alone = true;
+    }
+    for (size_t k = 0; k < ir->body.n_nodes; k++) { /* and so do its other parts */
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (is_part(n) && l->of[n->in[0]].alone) l->of[n->out[0]].alone = true;
     }
     return RP_OK;
 }
@@ -323,14 +323,17 @@ rp_status rp__layout(rp_ir *ir, const bool *free_results, rp_ir **out) {
     return status;
 }
 
-bool rp__layout_is_free(const rp_ir *ir, uint32_t k) {
-    const rp__ir_value v = ir->body.args[k];
+/* What reads argument v goes by its strides. */
+static void hold(const rp_ir *ir, rp__ir_value v, bool *is_free) {
+    if (v != RP__IR_NONE && ir->values[v].node == RP__IR_NONE) is_free[ir->values[v].out_index] = false;
+}
+
+void rp__layout_free_args(const rp_ir *ir, bool *is_free) {
+    for (uint32_t k = 0; k < ir->body.n_args; k++) is_free[k] = true;
     for (size_t i = 0; i < ir->body.n_nodes; i++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
-        for (uint32_t j = 0; j < n->n_in; j++)
-            if (n->in[j] == v && !is_loop(n) && !is_convolution(n)) return false;
+        for (uint32_t j = 0; j < n->n_in && !n->dead && !is_loop(n) && !is_convolution(n); j++)
+            hold(ir, n->in[j], is_free);
     }
-    for (uint32_t i = 0; i < ir->body.n_results; i++)
-        if (ir->body.results[i] == v) return false;
-    return true;
+    for (uint32_t i = 0; i < ir->body.n_results; i++) hold(ir, ir->body.results[i], is_free);
 }

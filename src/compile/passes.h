@@ -87,8 +87,8 @@ rp_status rp__spread(rp_ir *ir, rp_ir **out);
 /* layout.c: values around convolutions with their channels innermost, where the device reads them faster. free_results: per result, may it
    lie otherwise than ir says; NULL: none. *out may be ir, counted. */
 rp_status rp__layout(rp_ir *ir, const bool *free_results, rp_ir **out);
-/* Do nothing but kernels that take any strides read argument k? */
-bool rp__layout_is_free(const rp_ir *ir, uint32_t k);
+/* Per argument: do nothing but kernels that take any strides read it? */
+void rp__layout_free_args(const rp_ir *ir, bool *is_free);
 /* restride.c: arguments k with moved[k] lie as in[k] does. *out may be ir, counted. */
 rp_status rp__restride(rp_ir *ir, const bool *moved, rp_tensor *const *in, rp_ir **out);
 

@@ -1,6 +1,6 @@
 /* Restride: arguments that lie in memory as a call brings them, not as they were traced.
    Requires  a functional graph without symbols; tensors of the traced sizes; arguments that loops and convolutions alone read
-             (rp__layout_is_free).
+             (rp__layout_free_args).
    Keeps     every value, and strides of all other values but of views. */
 #include <string.h>
 

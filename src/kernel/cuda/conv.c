@@ -691,9 +691,11 @@ static unsigned split_of(const rp__conv_extent *e, const rp__operand *const *o, 
                   blocks = (e->m + 63) / 64 * columns_of(e, 64) * e->groups, k = e->class_k;
     unsigned split = 0;
     if (!d->clusters) return 0;
-    const rp__conv_extent busy = busy_of(e);
     if (mma && e->strided && !(tf32 && e->busy < e->classes)) return 0; /* classes share K already */
-    if (tf32) return rounded_split_of(&busy, o, conv, d, patch);
+    if (tf32) {
+        const rp__conv_extent busy = busy_of(e);
+        return rounded_split_of(&busy, o, conv, d, patch);
+    }
     if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least, unit);
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
