@@ -2,7 +2,8 @@
  * to be moved or calculated<TAB>period under RP_NUMBERS_FAST, or WORK<TAB>reason. bench/gpu_kernels.py measures the same works with PyTorch and prints both.
  *   gpu_kernels FILE [FIRST [COUNT]]: only COUNT works from the FIRST on, which is 0.
  *   gpu_kernels --tile N FILE: products by the Nth tile of the table in src/kernel/cuda/product.c, from 1 on, by which its clocks are measured.
- *   gpu_kernels --conv-tile N FILE: convolutions by the Nth tile of src/kernel/cuda/conv.c, from 33 on of conv_patch.c, alike.
+ *   gpu_kernels --conv-tile N[,N] FILE: convolutions by the Nth tile of src/kernel/cuda/conv.c, from 17 on of conv_bulk.c, from 33 on of conv_patch.c,
+ *     alike (conv_parts.h), quickly; of several, rows begin with N.
  *   gpu_kernels --cudnn 0 FILE: convolutions by our own kernels alone; --cudnn 1: by cuDNN, wherever it has one. Rows then end with whose they
  *     were: by these its rates in src/kernel/cuda/conv_dnn.c are measured.
  *   gpu_kernels --cpu FILE: on the CPU, the fastest call of each work (bench/cpu_kernels.py); FILE may be -, then each is answered at once.
@@ -22,7 +23,7 @@
 #include <time.h>
 
 enum { MOST = 10 };
-static const double SECONDS = 0.15; /* a work */
+static double seconds = 0.15; /* a work */
 
 struct work {
     char kind[24], type[8], name[200];
@@ -288,7 +289,7 @@ static double clock_of(bool alone) {
 }
 static rp_status fastest(struct call *c, struct cli_times *times) {
     const bool alone = rp_num_threads() == 1;
-    const double end = cli_now() + 2 * SECONDS;
+    const double end = cli_now() + 2 * seconds;
     double least = 1e9;
     do {
         rp_scope scope = rp_scope_begin();
@@ -322,7 +323,7 @@ static rp_status measure_as(struct work *w, struct call *c, rp_device device, rp
                                                .numbers = numbers));
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
     for (int i = 0; i < 3 && !status; i++) status = cli_once(run, c);
-    if (!status) status = cpu ? fastest(c, &times) : cli_measure(run, c, device, SECONDS, &times);
+    if (!status) status = cpu ? fastest(c, &times) : cli_measure(run, c, device, seconds, &times);
     *us = times.period_us;
     if (!w->adam && numbers == RP_NUMBERS_DEFAULT) w->cudnn = calls_cudnn(c->f);
     rp_compiled_release(c->f);
@@ -392,6 +393,7 @@ static void measure(struct work *w, rp_device device) {
 
 int main(int argc, char **argv) {
     rp_device device = rp_cuda(0);
+    char *conv_tiles = NULL;
     compares_groups = argc > 1 && !strcmp(argv[1], "--groups");
     if (argc > 1 && (compares_groups || !strcmp(argv[1], "--cpu"))) {
         device = rp_cpu();
@@ -402,7 +404,8 @@ int main(int argc, char **argv) {
         argc -= 2, argv += 2;
     }
     if (argc > 2 && !strcmp(argv[1], "--conv-tile")) {
-        rp__cuda_conv_tile = (unsigned)strtoul(argv[2], NULL, 10);
+        conv_tiles = argv[2];
+        seconds = 0.02;
         argc -= 2, argv += 2;
     }
     if (argc > 2 && !strcmp(argv[1], "--cudnn")) {
@@ -432,7 +435,14 @@ int main(int argc, char **argv) {
                                             : RP_F32;
         char *at = line + used;
         for (int i = 0; i < MOST && *at; i++) w.n[i] = strtoll(at, &at, 10);
-        measure(&w, device);
+        char *next = conv_tiles;
+        do {
+            if (next) {
+                rp__cuda_conv_tile = (unsigned)strtoul(next, &next, 10);
+                if (strchr(conv_tiles, ',')) printf("%u\t", rp__cuda_conv_tile);
+            }
+            measure(&w, device);
+        } while (next && *next++ == ',');
     }
     fclose(file);
     if (n_ratios) printf("geometric mean of %ld: %.2f\n", n_ratios, exp(log_ratios / (double)n_ratios));

@@ -987,6 +987,84 @@ static void check_tiles(void) {
     }
 }
 
+/* Bulk copies give the bits of other tiles: forward and input gradients, windows that leave the picture, strides with classes that have no taps,
+ * dilations, groups, channels that are no whole lines, one to three dims, images that end within a tile; f32 with ties. */
+static rp_tensor *last_channels(rp_tensor *t, int spatial) {
+    static const int64_t there[3][5] = {{0, 2, 1}, {0, 2, 3, 1}, {0, 2, 3, 4, 1}},
+                         back[3][5] = {{0, 2, 1}, {0, 3, 1, 2}, {0, 4, 1, 2, 3}};
+    const size_t n = (size_t)spatial + 2;
+    return rp_permute(rp_contiguous(rp_permute(t, there[spatial - 1], n)), back[spatial - 1], n);
+}
+static void test_bulk(void **state) {
+    (void)state;
+    enum { FIRST = 17, TILES = 11 };
+    /* spatial, images, channels, out, size, kernel, stride, padding, dilation, groups */
+    static const int shapes[][10] = {{2, 3, 64, 72, 9, 3, 1, 1, 1, 1},   {2, 2, 128, 64, 11, 3, 2, 1, 1, 1},
+                                     {2, 2, 64, 136, 10, 1, 2, 0, 1, 1}, {2, 1, 48, 40, 13, 2, 1, 1, 2, 1},
+                                     {2, 2, 80, 96, 7, 5, 3, 2, 1, 1},   {2, 2, 128, 128, 8, 3, 1, 0, 1, 2},
+                                     {1, 2, 64, 64, 40, 7, 2, 3, 1, 1},  {3, 1, 32, 64, 6, 3, 1, 1, 1, 1},
+                                     {2, 2, 256, 256, 6, 1, 1, 0, 1, 1}, {3, 1, 64, 32, 7, 2, 2, 0, 1, 1}};
+    static const rp_dtype dtypes[] = {RP_F16, RP_F32, RP_BF16};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    assert_int_equal(rp_set_float32_conv_precision("tf32"), RP_OK);
+    for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int *e = shapes[s], dims = e[0];
+        for (unsigned t = 0; t < 3; t++) {
+            rp_scope scope = rp_scope_begin();
+            int64_t size[3][5] = {{e[1], e[2]}, {e[3], e[2] / e[9]}, {e[1], e[3]}}, stride[3], padding[3], dilation[3];
+            for (int d = 0; d < dims; d++) {
+                stride[d] = e[6], padding[d] = d ? e[7] : e[7] / 2, dilation[d] = e[8];
+                size[0][2 + d] = e[4] + d, size[1][2 + d] = d ? e[5] : (e[5] + 1) / 2;
+                size[2][2 + d] = (size[0][2 + d] + 2 * padding[d] - dilation[d] * (size[1][2 + d] - 1) - 1) / e[6] + 1;
+            }
+            rp_tensor *in[3], *want[2] = {NULL, NULL};
+            for (int k = 0; k < 3; k++) {
+                static float x[1 << 17];
+                int64_t n = 1;
+                for (int d = 0; d < dims + 2; d++) n *= size[k][d];
+                assert_in_range(n, 1, (int)(sizeof x / sizeof *x));
+                for (int64_t i = 0; i < n; i++) {
+                    uint32_t bits;
+                    x[i] = (float)((i * 7919 + k * 104729) % 2003 - 1001) / 911.0f;
+                    memcpy(&bits, &x[i], sizeof bits);
+                    if (i % 5 == 0) bits = (bits & ~0x1fffu) | 0x1000; /* between two tf32 */
+                    memcpy(&x[i], &bits, sizeof bits);
+                }
+                in[k] = last_channels(rp_to_dtype(rp_from_data(x, size[k], (size_t)dims + 2, RP_F32), dtypes[t]), dims);
+            }
+            for (unsigned tile = 0; tile <= TILES; tile++) {
+                if (tile && !test_cuda_takes(s * 5 + t * 3 + tile, TILES)) continue;
+                for (int k = 0; k < 2; k++) {
+                    const unsigned before = rp__conv_bulks;
+                    rp__cuda_conv_tile = tile ? FIRST + tile - 1 : 1;
+                    rp_tensor *leaf = rp_detach(in[0]), *got;
+                    (void)rp_set_requires_grad(leaf, true);
+                    const size_t n = (size_t)dims;
+                    rp_tensor *y = dims == 1   ? rp_conv1d(leaf, in[1], NULL, stride, n, padding, n, dilation, n, e[9])
+                                   : dims == 2 ? rp_conv2d(leaf, in[1], NULL, stride, n, padding, n, dilation, n, e[9])
+                                               : rp_conv3d(leaf, in[1], NULL, stride, n, padding, n, dilation, n, e[9]);
+                    got = rp_detach(y);
+                    if (k) rp_grad(&y, 1, &leaf, 1, &in[2], NULL, &got);
+                    rp__cuda_conv_tile = 0;
+                    ok();
+                    if (tile) {
+                        assert_same(want[k], got, k ? "input gradients by bulk copies" : "convolutions by bulk copies");
+                        if (rp__conv_bulks == before)
+                            fail_msg("shape %u, type %u, tile %u, %d: no bulk copies", s, t, tile, k);
+                    } else {
+                        assert_int_equal(rp__conv_bulks, before);
+                        want[k] = got;
+                    }
+                }
+            }
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    assert_int_equal(rp_set_float32_conv_precision("highest"), RP_OK);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* Gradients of convolutions that round have the same bits wherever channels lie: side by side, weights' are turned on their way to warpgroups. */
 static void test_rounded_turned(void **state) {
     (void)state;
@@ -1408,31 +1486,19 @@ static void test_node(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_node),
-        cmocka_unit_test(test_reduced_over_nothing),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_layout_families),
-        cmocka_unit_test(test_layout_across),
-        cmocka_unit_test(test_layout_depthwise),
-        cmocka_unit_test(test_unseen_stride),
-        cmocka_unit_test(test_stored_two_ways),
-        cmocka_unit_test(test_everyday),
-        cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_many_groups),
-        cmocka_unit_test(test_channels_of_results),
-        cmocka_unit_test(test_covered),
-        cmocka_unit_test(test_strided_shares),
-        cmocka_unit_test(test_one_place),
-        cmocka_unit_test(test_product_neighbours),
-        cmocka_unit_test(test_results_across),
-        cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_rounded),
-        cmocka_unit_test(test_rounded_turned),
-        cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_factors),
-        cmocka_unit_test(test_factors_of_a_matrix_unit),
+        cmocka_unit_test(test_node),           cmocka_unit_test(test_reduced_over_nothing),
+        cmocka_unit_test(test_layout),         cmocka_unit_test(test_layout_families),
+        cmocka_unit_test(test_layout_across),  cmocka_unit_test(test_layout_depthwise),
+        cmocka_unit_test(test_unseen_stride),  cmocka_unit_test(test_stored_two_ways),
+        cmocka_unit_test(test_everyday),       cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_numbers),        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_many_groups),    cmocka_unit_test(test_channels_of_results),
+        cmocka_unit_test(test_covered),        cmocka_unit_test(test_strided_shares),
+        cmocka_unit_test(test_one_place),      cmocka_unit_test(test_product_neighbours),
+        cmocka_unit_test(test_results_across), cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_rounded),        cmocka_unit_test(test_bulk),
+        cmocka_unit_test(test_rounded_turned), cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_factors),        cmocka_unit_test(test_factors_of_a_matrix_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

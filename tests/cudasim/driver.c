@@ -41,11 +41,12 @@ void sim_complain(const char *format, ...) {
 }
 
 void *sim_alloc(size_t n, size_t size) {
-    void *p = calloc(n ? n : 1, size ? size : 1);
+    const size_t bytes = ((n ? n : 1) * (size ? size : 1) + 63) / 64 * 64;
+    void *p = aligned_alloc(64, bytes); /* parameters of kernels may ask for it */
     if (!p) {
         abort();
     }
-    return p;
+    return memset(p, 0, bytes);
 }
 
 void *sim_grow(void *p, size_t n, size_t size) {

@@ -618,3 +618,85 @@ void sim_memory_count(cudasim_counters *c) {
         c->device_bytes += used[i];
     }
 }
+
+/* ---- Tensor maps: prelude.h reads what is written here. Words: 0 the address, 1 type, rank, kind, swizzle (8 bits each), channels, pixels (16
+ * each), 2 to 4 five sizes (32 each) and in the high half of 4 the first stride, 5 and 6 the others (in pieces of 16 bytes), 7 and 8 the corners
+ * (16 each), 9 steps (8 each), 10 and 11 the box (16 each). ---- */
+
+static bool map_begin(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, const void *address,
+                      const cuuint64_t *size, const cuuint64_t *stride, const cuuint32_t *step,
+                      CUtensorMapSwizzle swizzle) {
+    cuuint32_t half[10] = {0};
+    memset(map, 0, sizeof *map);
+    if (rank < 3 || rank > 5 || (uintptr_t)map % 64 || (uintptr_t)address % 16) {
+        return false;
+    }
+    map->opaque[0] = (uintptr_t)address;
+    map->opaque[1] = (cuuint64_t)type | (cuuint64_t)rank << 8 | (cuuint64_t)swizzle << 24;
+    for (cuuint32_t k = 0; k < rank; k++) {
+        if (size[k] == 0 || size[k] > UINT32_MAX || step[k] == 0 || step[k] > 8) {
+            return false;
+        }
+        half[k] = (cuuint32_t)size[k];
+        map->opaque[9] |= (cuuint64_t)step[k] << 8 * k;
+        if (k + 1 < rank) {
+            if (stride[k] == 0 || stride[k] % 16 || stride[k] >> 35) {
+                return false;
+            }
+            half[5 + k] = (cuuint32_t)(stride[k] / 16);
+        }
+    }
+    for (int k = 0; k < 10; k++) {
+        map->opaque[2 + k / 2] |= (cuuint64_t)half[k] << 32 * (k % 2);
+    }
+    return true;
+}
+
+static unsigned int map_bytes(CUtensorMapDataType type) {
+    return type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? 2 : 4;
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                                const cuuint64_t *size, const cuuint64_t *stride, const cuuint32_t *box,
+                                const cuuint32_t *step, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+    SIM_BEGIN();
+    if (!map || !map_begin(map, type, rank, address, size, stride, step, swizzle) || interleave || fill ||
+        promotion > CU_TENSOR_MAP_L2_PROMOTION_L2_128B ||
+        (swizzle == CU_TENSOR_MAP_SWIZZLE_128B && box[0] * map_bytes(type) > 128) || box[0] * map_bytes(type) % 16) {
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    }
+    for (cuuint32_t k = 0; k < rank; k++) {
+        if (box[k] == 0 || box[k] > 256) {
+            return sim_end(CUDA_ERROR_INVALID_VALUE);
+        }
+        map->opaque[10 + k / 4] |= (cuuint64_t)box[k] << 16 * (k % 4);
+    }
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                                 const cuuint64_t *size, const cuuint64_t *stride, const int *lower, const int *upper,
+                                 cuuint32_t channels, cuuint32_t pixels, const cuuint32_t *step,
+                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+    static const int limit[] = {1 << 15, 1 << 7, 1 << 4};
+    SIM_BEGIN();
+    if (!map || !map_begin(map, type, rank, address, size, stride, step, swizzle) || interleave || fill ||
+        promotion > CU_TENSOR_MAP_L2_PROMOTION_L2_128B || channels == 0 || channels > 256 || pixels == 0 ||
+        pixels > 1024 || (swizzle == CU_TENSOR_MAP_SWIZZLE_128B && channels * map_bytes(type) > 128) ||
+        channels * map_bytes(type) % 16) {
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    }
+    map->opaque[1] |= UINT64_C(1) << 16 | (cuuint64_t)channels << 32 | (cuuint64_t)pixels << 48;
+    for (cuuint32_t k = 0; k + 2 < rank; k++) {
+        const int most = limit[rank - 3];
+        if (lower[k] < -most || lower[k] >= most || upper[k] < -most || upper[k] >= most ||
+            (int64_t)size[k + 1] + upper[k] - lower[k] <= 0) {
+            return sim_end(CUDA_ERROR_INVALID_VALUE);
+        }
+        map->opaque[7] |= (cuuint64_t)(uint16_t)lower[k] << 16 * k;
+        map->opaque[8] |= (cuuint64_t)(uint16_t)upper[k] << 16 * k;
+    }
+    return sim_end(CUDA_SUCCESS);
+}

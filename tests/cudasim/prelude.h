@@ -52,6 +52,7 @@ struct cudasim_runtime *cudasim_runtime;
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
+#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define threadIdx (cudasim_rt->self->thread_idx)
 #define blockIdx (cudasim_rt->self->block_idx)
@@ -354,7 +355,10 @@ RP_FN float rp_cvt_f16x2_to_f32(rp_u32 two, int high) { return rp_cvt_f16_to_f32
 RP_FN float rp_cvt_bf16x2_to_f32(rp_u32 two, int high) { return rp_cvt_bf16_to_f32((rp_u16)(high ? two >> 16 : two)); }
 RP_FN float rp_round_f32_to_f16(float x) { return rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(x)); }
 RP_FN float rp_round_f32_to_bf16(float x) { return rp_cvt_bf16_to_f32(rp_cvt_f32_to_bf16(x)); }
-RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) { return x == x ? rp_f32_bits(x) + 0x1000u : 0x7fffffffu; }
+RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
+    const rp_u32 bits = rp_f32_bits(x);
+    return x == x ? bits + 0xfffu + (bits >> 13 & 1) : 0x7fffffffu;
+}
 RP_FN rp_i32 rp_cvt_f64_to_i32(double x) {
     return x != x ? 0 : x >= 2147483647.0 ? 0x7fffffff : x <= -2147483648.0 ? (rp_i32)0x80000000u : (rp_i32)x;
 }
@@ -727,22 +731,110 @@ RP_FN void rp_wgmma_wait(int n) { /* of the whole warp */
     cudasim_rt->exchange(RP__SYNC, &n, 0);
     rp__race();
 }
-/* A barrier: arrivals that end a phase, arrivals so far, and phases. */
+/* A barrier: arrivals that end a phase, arrivals so far (12 bits each), bytes that are still to come (24), and phases. */
 RP_FN void rp_mbarrier_init(rp_u64 *p, int arrivals) { *p = (rp_u64)arrivals; }
-RP_FN void rp_mbarrier_arrive(rp_u64 *p) {
-    const rp_u64 arrivals = *p & 0xffff, here = (*p >> 16 & 0xffff) + 1, phases = *p >> 32;
-    *p = here == arrivals ? arrivals | (phases + 1) << 32 : arrivals | here << 16 | phases << 32;
+static void rp__mbarrier_turn(rp_u64 *p, int arrive, int bytes) {
+    const rp_u64 arrivals = *p & 0xfff, here = (*p >> 12 & 0xfff) + (rp_u64)arrive,
+                 left = ((*p >> 24) + (rp_u64)bytes) & 0xffffff, phases = *p >> 48;
+    *p = here == arrivals && left == 0 ? arrivals | (phases + 1) << 48
+                                       : arrivals | here << 12 | left << 24 | phases << 48;
     rp__race();
 }
+RP_FN int rp_elect(void) {
+    int none = 0;
+    cudasim_rt->exchange(RP__SYNC, &none, 0);
+    return cudasim_rt->self->lane == 0;
+}
+RP_FN void rp_mbarrier_ready(void) { rp__race(); }
+RP_FN void rp_mbarrier_arrive(rp_u64 *p) { rp__mbarrier_turn(p, 1, 0); }
+RP_FN void rp_mbarrier_expect(rp_u64 *p, int bytes) { rp__mbarrier_turn(p, 1, bytes); }
 RP_FN void rp_mbarrier_arrive_copied(rp_u64 *p) {
     cudasim_rt->copy_async_commit();
     cudasim_rt->copy_async_wait(0);
     rp_mbarrier_arrive(p);
 }
 RP_FN void rp_mbarrier_wait(rp_u64 *p, int parity) {
-    while ((int)(*(volatile rp_u64 *)p >> 32 & 1) == parity) {
+    while ((int)(*(volatile rp_u64 *)p >> 48 & 1) == parity) {
         cudasim_rt->spin();
     }
+}
+/* Bulk copies are done when they are asked for. The words of a map are cuTensorMapEncode..'s of memory.c. */
+RP_FN void rp_bulk_prefetch(const rp_u64 *map) { (void)map; }
+static rp_u32 rp__map_half(const rp_u64 *map, int k) { return (rp_u32)(map[2 + k / 2] >> 32 * (k % 2)); }
+static int rp__map_size(const rp_u64 *map, int d) { return (int)rp__map_half(map, d); }
+static int rp__map_step(const rp_u64 *map, int d) { return (int)(map[9] >> 8 * d & 0xff); }
+/* n elements from `at` on along the first dim, at place `row` of what is copied. */
+static void rp__bulk_line(unsigned char *to, const rp_u64 *map, int row, int n, const int *at) {
+    const rp_u32 type = (rp_u32)(map[1] & 0xff), bytes = type == 6 || type == 9 ? 2 : 4,
+                 rank = (rp_u32)(map[1] >> 8 & 0xff), swizzled = (rp_u32)(map[1] >> 24 & 0xff) == 3;
+    const unsigned char *from = (const unsigned char *)map[0];
+    int inside = 1;
+    for (rp_u32 d = 1; d < rank; d++) {
+        inside = inside && at[d] >= 0 && at[d] < rp__map_size(map, (int)d);
+        from += (rp_i64)at[d] * ((rp_i64)rp__map_half(map, (int)d + 4) * 16);
+    }
+    for (int i = 0; i < n; i++) {
+        rp_u32 place = ((rp_u32)row * (rp_u32)n + (rp_u32)i) * bytes + (rp_u32)(to - cudasim_rt->self->dynamic_shared),
+               v = 0;
+        const int c = at[0] + i;
+        if (inside && c >= 0 && c < rp__map_size(map, 0)) {
+            __builtin_memcpy(&v, from + (rp_i64)c * (rp_i64)bytes, bytes);
+        }
+        if (type == 11) {
+            const float x = rp_bits_f32(v);
+            v = x == x ? rp_cvt_f32_to_tf32(x) & ~0x1fffu : 0x7fffe000u;
+        }
+        if (swizzled) {
+            place ^= (place >> 7 & 7) << 4;
+        }
+        __builtin_memcpy(cudasim_rt->self->dynamic_shared + place, &v, bytes);
+    }
+}
+static int rp__bulk_begin(void *to, const rp_u64 *map, int spatial) {
+    const rp_u64 at = (rp_u64)((unsigned char *)to - cudasim_rt->self->dynamic_shared);
+    if (at % 128 || (rp_u64)map % 8 || (int)(map[1] >> 8 & 0xff) != spatial + 2) {
+        cudasim_rt->misaligned(to, 128);
+    }
+    return (map[1] & 0xff) == 6 || (map[1] & 0xff) == 9 ? 2 : 4;
+}
+RP_FN void rp_bulk_tile(void *to, const rp_u64 *map, rp_u64 *barrier, int x, int y, int z) {
+    const int bytes = rp__bulk_begin(to, map, 1), nx = (int)(map[10] & 0xffff), ny = (int)(map[10] >> 16 & 0xffff),
+              nz = (int)(map[10] >> 32 & 0xffff);
+    for (int k = 0; k < nz; k++) {
+        for (int j = 0; j < ny; j++) {
+            const int at[3] = {x, y + j, z + k};
+            rp__bulk_line((unsigned char *)to, map, k * ny + j, nx, at);
+        }
+    }
+    rp__mbarrier_turn(barrier, 0, -(nx * ny * nz * bytes));
+}
+RP_FN void rp_bulk_pixels(void *to, const rp_u64 *map, rp_u64 *barrier, int spatial, int c, const int *at, int n,
+                          const int *tap) {
+    const int bytes = rp__bulk_begin(to, map, spatial), channels = (int)(map[1] >> 32 & 0xffff),
+              pixels = (int)(map[1] >> 48 & 0xffff);
+    int now[3] = {0};
+    for (int d = 0; d < spatial; d++) {
+        now[d] = at[d];
+    }
+    for (int p = 0; p < pixels; p++) {
+        int place[5] = {c};
+        for (int d = 0; d < spatial; d++) { /* the map counts from the innermost dim */
+            place[1 + d] = now[spatial - 1 - d] + tap[spatial - 1 - d];
+        }
+        place[1 + spatial] = n;
+        rp__bulk_line((unsigned char *)to, map, p, channels, place);
+        int d = spatial - 1;
+        for (; d >= 0; d--) {
+            const int k = spatial - 1 - d, lower = (rp_i16)(map[7] >> 16 * k), upper = (rp_i16)(map[8] >> 16 * k);
+            now[d] += rp__map_step(map, 1 + k);
+            if (now[d] < rp__map_size(map, 1 + k) + upper) {
+                break;
+            }
+            now[d] = lower;
+        }
+        n += d < 0;
+    }
+    rp__mbarrier_turn(barrier, 0, -(channels * pixels * bytes));
 }
 RP_FN void rp_registers_give(int n) { (void)n; }
 RP_FN void rp_registers_take(int n) { (void)n; }
@@ -807,15 +899,25 @@ static float rp__wgmma_tf32_at(rp_u64 desc, rp_u32 row, rp_u32 k) { /* a piece o
     const rp_u32 low = rp__wgmma_at(desc, 0, row, 2 * k), high = rp__wgmma_at(desc, 0, row, 2 * k + 1);
     return rp_bits_f32((low | high << 16) & ~0x1fffu);
 }
-static void rp__wgmma_tf32(float *d, int n, rp_u64 a, rp_u64 b, int accumulate) {
+static void rp__wgmma_tf32(float *d, int n, const rp_u32 *own, rp_u64 a, rp_u64 b, int accumulate) {
     const rp_u32 lane = cudasim_rt->self->lane, warp = cudasim_rt->self->thread_idx.x / 32 % 4;
-    cudasim_rt->exchange(RP__WGMMA_A, &lane, 4);
+    const struct cudasim_exchange *e = cudasim_rt->exchange(RP__WGMMA_A, own ? own : &lane, own ? 16 : 4);
+    float x[2][8];
+    for (rp_u32 i = 0; i < 2; i++) {
+        for (rp_u32 k = 0; k < 8; k++) {
+            rp_u32 held[4] = {0};
+            if (own) {
+                __builtin_memcpy(held, e->slot[lane / 4 * 4 + k % 4], sizeof held);
+            }
+            x[i][k] = own ? rp_bits_f32(held[i + k / 4 * 2] & ~0x1fffu)
+                          : rp__wgmma_tf32_at(a, 16 * warp + lane / 4 + 8 * i, k);
+        }
+    }
     for (int j = 0; j < n / 4; j++) {
         for (rp_u32 i = 0; i < 2; i++) {
             float *to = &d[j / 2 * 4 + (int)i * 2 + j % 2], sum = accumulate ? *to : 0;
             for (rp_u32 k = 0; k < 8; k++) {
-                sum += rp__wgmma_tf32_at(a, 16 * warp + lane / 4 + 8 * i, k) *
-                       rp__wgmma_tf32_at(b, (rp_u32)(j / 2 * 8 + j % 2) + lane % 4 * 2, k);
+                sum += x[i][k] * rp__wgmma_tf32_at(b, (rp_u32)(j / 2 * 8 + j % 2) + lane % 4 * 2, k);
             }
             *to = sum;
         }
@@ -847,9 +949,14 @@ RP__WGMMAS(192)
 RP__WGMMAS(256)
 #define RP__WGMMA_TF32(n)                                                                                              \
     RP_FN void rp_wgmma_n##n##_tf32(float *d, rp_u64 a, rp_u64 b, int accumulate) {                                    \
-        rp__wgmma_tf32(d, n, a, b, accumulate);                                                                        \
+        rp__wgmma_tf32(d, n, 0, a, b, accumulate);                                                                     \
+    }                                                                                                                  \
+    RP_FN void rp_wgmma_n##n##_tf32_ra(float *d, const rp_u32 *a, rp_u64 b, int accumulate) {                          \
+        rp__wgmma_tf32(d, n, a, 0, b, accumulate);                                                                     \
     }
 RP__WGMMA_TF32(8)
+RP__WGMMA_TF32(32)
+RP__WGMMA_TF32(96)
 RP__WGMMA_TF32(64)
 RP__WGMMA_TF32(128)
 RP__WGMMA_TF32(192)

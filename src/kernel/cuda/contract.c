@@ -197,7 +197,7 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     }
     const uint32_t words = out->n_words;
     RP_TRY(t->tiles(&p, &wide, buffer, out, &facts));
-    out->n_words = words;
+    if (out->n_words < words) out->n_words = words; /* tensor maps lie behind all others (conv_bulk.c) */
     for (unsigned k = 0; k < 2; k++)
         if (dag->before[k]) facts |= UINT64_C(1) << (RP__MATMUL_MAKES + k);
     c->template_ = RP__CUDA_CONTRACT;

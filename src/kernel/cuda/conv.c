@@ -9,6 +9,7 @@
 #include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/library.h"
 #include "kernel/cuda/matmul.h"
+#include "kernel/cuda/tensor_map.h"
 #include "kernel/cuda/text_kernel.h"
 #include "reprise_embed.h"
 
@@ -139,7 +140,9 @@ static uint32_t room_of(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
-static bool is_few(uint64_t facts) { return bit(facts, MMA) && bit(facts, FEW) && !rp__conv_is_patch(facts); }
+static bool is_few(uint64_t facts) {
+    return bit(facts, MMA) && bit(facts, FEW) && !bit(facts, VECTORS) && !rp__conv_is_patch(facts);
+}
 static bool takes_lanes(uint64_t facts) {
     return (bit(facts, VECTORS) || is_few(facts) || rp__conv_is_patch(facts)) && bit(facts, OUT_WIDE);
 }
@@ -187,6 +190,7 @@ static void common_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
                  bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), unit_of(facts));
     rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_lanes(facts), bit(facts, CLASSES));
+    rp__text_add(out, "#define RP_MAPS %u\n", rp__conv_is_bulk(facts) ? rp__conv_bulk_tile_of(facts).maps : 0);
     rp__text_add(out, "#define RP_TF32 %d\n#define RP_CHUNK %d\n", is_tf32(facts),
                  is_tf32(facts)    ? RP__CONV_ROUNDED_CHUNK
                  : bit(facts, MMA) ? MMA_CHUNK
@@ -210,6 +214,15 @@ static void add_tile(uint64_t facts, rp__text *out) {
     if (!is_group(facts)) rp__text_write(out, rp__embed_conv_tile_cuh, rp__embed_conv_tile_cuh_len);
 }
 
+/* nvrtc.c looks for the names of instructions of warpgroups. */
+static void group_macros(uint64_t facts, unsigned columns, bool own, rp__text *out) {
+    rp__text_add(
+        out,
+        "#define RP_WG_STEP rp_wgmma_n%u_%s%s\n#define RP_WG_DESC rp_wgmma_desc\n#define RP_WG_FENCE rp_wgmma_fence\n"
+        "#define RP_WG_COMMIT rp_wgmma_commit\n#define RP_WG_WAIT rp_wgmma_wait\n#define RP_WG_HOLD rp_wgmma_hold\n",
+        columns, is_tf32(facts) ? "tf32" : rp__dtypes[dtype_of(facts)].short_name, own ? "_ra" : "");
+}
+
 static void vector_macros(uint64_t facts, rp__text *out) {
     const struct vector_tile *t = vector_tile_at(facts);
     common_macros(facts, out);
@@ -220,13 +233,21 @@ static void vector_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_A_ONE %d\n", bit(facts, A_ONE));
     rp__text_add(out, "#define RP_WG %d\n#define RP_MASKS %d\n#define RP_POINT %d\n", is_group(facts), bit(facts, NEAR),
                  bit(facts, POINT));
-    if (is_group(facts)) /* nvrtc.c looks for the names */
-        rp__text_add(
-            out,
-            "#define RP_WG_STEP rp_wgmma_n%d_%s\n#define RP_WG_DESC rp_wgmma_desc\n#define RP_WG_FENCE rp_wgmma_fence\n"
-            "#define RP_WG_COMMIT rp_wgmma_commit\n#define RP_WG_WAIT rp_wgmma_wait\n#define RP_WG_HOLD rp_wgmma_hold\n",
-            t->tn * t->wm / 2, is_tf32(facts) ? "tf32" : rp__dtypes[dtype_of(facts)].short_name);
+    if (is_group(facts)) group_macros(facts, t->tn * t->wm / 2u, false, out);
     add_tile(facts, out);
+    rp__text_write(out, rp__embed_conv_leave_cuh, rp__embed_conv_leave_cuh_len);
+}
+
+static void bulk_macros(uint64_t facts, rp__text *out) {
+    const rp__conv_bulk_tile t = rp__conv_bulk_tile_of(facts);
+    common_macros(facts, out);
+    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_WM %u\n#define RP_STAGES %u\n",
+                 t.tm, t.tn, 128u / (unsigned)rp__dtype_bytes(dtype_of(facts)), t.wm, t.stages);
+    rp__text_add(
+        out, "#define RP_RESIDENT %u\n#define RP_TILES %u\n#define RP_WG 1\n#define RP_BESIDE\n#define RP_POINT %d\n",
+        t.resident, t.stages, bit(facts, POINT));
+    group_macros(facts, t.tn * t.wm / 2, is_tf32(facts) && !bit(facts, A_ALONG), out);
+    rp__text_write(out, rp__embed_conv_leave_cuh, rp__embed_conv_leave_cuh_len);
 }
 
 static void few_macros(uint64_t facts, rp__text *out) {
@@ -395,8 +416,26 @@ static bool is_pixel(const rp__conv_extent *e, const rp__conv_geometry *conv) {
     return is;
 }
 
-/* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums, with `eight` at once.
- * groups: of f32, with the inner index fastest in both, warpgroups multiply. */
+/* How results leave: along rows, eight at once. result: with memory, or NULL where something else is done with the sums, with `eight` at once;
+ * b: the operand with windows. */
+static void results(const rp__conv_extent *e, const rp__operand *result, const rp__operand *b, rp__neighbours eight,
+                    uint64_t *facts) {
+    if (result) {
+        const unsigned row = e->kind == 2 ? 0 : 1;
+        const bool rows = neighbours(result, row);
+        *facts |= (uint64_t)rows << OUT_ROWS;
+        if (rows           ? e->m % 8 == 0 && is_aligned(result, row)
+            : e->kind == 2 ? e->cg % 8 == 0 && is_aligned(result, 1)
+                           : !e->strided && is_flat(result, e->kind == 0 ? e->points : e->in, 8))
+            *facts |= UINT64_C(1) << OUT_WIDE;
+    } else if (eight == RP__NEIGHBOURS_ROWS || (eight == RP__NEIGHBOURS_COLUMNS && !e->strided)) {
+        *facts |= UINT64_C(1) << OUT_WIDE | (uint64_t)(eight == RP__NEIGHBOURS_ROWS) << OUT_ROWS;
+    } else {
+        *facts |= (uint64_t)(e->kind != 2 && neighbours(b, 1)) << OUT_ROWS;
+    }
+}
+
+/* Can conv_mma.cuh read the operands, and how? groups: of f32, with the inner index fastest in both, warpgroups multiply. */
 static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b,
                           const rp__operand *result, rp__neighbours eight, const rp__conv_geometry *conv, bool groups,
                           uint64_t *facts) {
@@ -421,19 +460,7 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
         else if (!is_pixel(e, conv) || !is_flat(b, e->points, each))
             return false;
     }
-    if (result) {
-        const unsigned row = e->kind == 2 ? 0 : 1;
-        const bool rows = neighbours(result, row);
-        f |= (uint64_t)rows << OUT_ROWS;
-        if (rows           ? e->m % 8 == 0 && is_aligned(result, row)
-            : e->kind == 2 ? e->cg % 8 == 0 && is_aligned(result, 1)
-                           : !e->strided && is_flat(result, e->kind == 0 ? e->points : e->in, 8))
-            f |= UINT64_C(1) << OUT_WIDE;
-    } else if (eight == RP__NEIGHBOURS_ROWS || (eight == RP__NEIGHBOURS_COLUMNS && !e->strided)) {
-        f |= UINT64_C(1) << OUT_WIDE | (uint64_t)(eight == RP__NEIGHBOURS_ROWS) << OUT_ROWS;
-    } else {
-        f |= (uint64_t)(e->kind != 2 && neighbours(b, 1)) << OUT_ROWS;
-    }
+    results(e, result, b, eight, &f);
     *facts |= f;
     return true;
 }
@@ -475,9 +502,11 @@ static int64_t share_of(int64_t k, int64_t shares, int64_t unit) {
     return ((k + unit - 1) / unit + shares - 1) / shares * unit;
 }
 static int64_t mma_unit_of(const rp__conv_extent *e, rp_dtype dtype) {
-    const int64_t channels = e->kind == 0 ? e->cg : e->og;
-    const bool whole = dtype == RP_F32 && e->kind != 2 && channels % RP__CONV_ROUNDED_CHUNK == 0;
-    return whole ? RP__CONV_ROUNDED_CHUNK * e->taps : MMA_UNIT;
+    const int64_t channels = e->kind == 0 ? e->cg : e->og, chunk = dtype == RP_F32 ? RP__CONV_ROUNDED_CHUNK : MMA_CHUNK;
+    return e->kind == 2                                 ? MMA_UNIT
+           : channels % chunk == 0                      ? (dtype == RP_F32 ? chunk * e->taps : chunk)
+           : channels % (dtype == RP_F32 ? 8 : 16) == 0 ? channels
+                                                        : MMA_UNIT;
 }
 
 /* What tf32 takes in a tile and so many shares, by the rates that those tiles have of it (an H200: gpu_kernels --conv-tile N over the works of
@@ -556,20 +585,17 @@ static unsigned vector_split_of(const rp__conv_extent *e, const rp__device *d, d
 /* What a copy takes, in us and bytes/us (an H200). */
 static const double COPY_US = 2.5, COPY_RATE = 2e6;
 
-/* Shares, as a power of two, of a convolution rounded to tf32, whether its operands come in vectors or not. patch: does conv_patch.cuh take less
- * time with weights as they are made than other tiles with a copy of them? Functions of sizes and the kind of device alone. */
-static unsigned rounded_split_of(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
-                                 const rp__device *d, bool *patch) {
-    static const double US = 1.6e-4, ENDS = 7; /* of a unit of rounded_time; what begins and ends a kernel */
-    double units;
-    const unsigned split = vector_split_of(e, d, &units);
+/* Shares, as a power of two, of a convolution rounded to tf32 that takes `us` in `split` shares in other tiles, without the copy of its weights.
+ * patch: does conv_patch.cuh take less time with weights as they are made? Functions of sizes and the kind of device alone. */
+static unsigned patch_split_of(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                               const rp__device *d, unsigned split, double us, bool *patch) {
     *patch = false;
     if (e->kind != 0 || e->taps == 1 || !d->clusters) return split;
     rp__operand made = *o[2];
     int64_t stride = 1;
     for (unsigned k = made.ndim; k-- > 0; stride *= made.size[k]) made.stride[k] = stride;
     made.base = NULL;
-    double least = ENDS + units * US + COPY_US + 8 * (double)stride / COPY_RATE;
+    double least = us + COPY_US + 8 * (double)stride / COPY_RATE;
     unsigned best = split;
     for (unsigned s = 0; s <= 3 && INT64_C(1) << s <= e->cg / RP__CONV_ROUNDED_CHUNK; s++) {
         rp__conv_patch of;
@@ -577,6 +603,21 @@ static unsigned rounded_split_of(const rp__conv_extent *e, const rp__operand *co
         best = s, least = of.us, *patch = true;
     }
     return best;
+}
+
+static unsigned rounded_split_of(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                                 const rp__device *d, bool *patch) {
+    static const double US = 1.6e-4, ENDS = 7; /* of a unit of rounded_time; what begins and ends a kernel */
+    double us;
+    *patch = false;
+    unsigned split = rp__conv_bulk_split(e, d, RP_F32, &us);
+    if (split == UINT32_MAX) {
+        const rp__conv_extent busy = busy_of(e);
+        if (busy.strided) return 0; /* classes share K already */
+        split = vector_split_of(&busy, d, &us);
+        us = ENDS + us * US;
+    }
+    return patch_split_of(e, o, conv, d, split, us, patch);
 }
 
 /* What a tile of 16-bit floats takes of a multiprocessor before its first product and behind its last one, in us: where its columns lie, and what
@@ -691,11 +732,11 @@ static unsigned split_of(const rp__conv_extent *e, const rp__operand *const *o, 
                   blocks = (e->m + 63) / 64 * columns_of(e, 64) * e->groups, k = e->class_k;
     unsigned split = 0;
     if (!d->clusters) return 0;
-    if (mma && e->strided && !(tf32 && e->busy < e->classes)) return 0; /* classes share K already */
-    if (tf32) {
-        const rp__conv_extent busy = busy_of(e);
-        return rounded_split_of(&busy, o, conv, d, patch);
-    }
+    double us;
+    const unsigned bulk = mma && !tf32 ? rp__conv_bulk_split(e, d, o[0]->dtype, &us) : UINT32_MAX;
+    if (tf32) return rounded_split_of(e, o, conv, d, patch);
+    if (bulk != UINT32_MAX) return bulk;
+    if (mma && e->strided) return 0; /* classes share K already */
     if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least, unit);
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
@@ -945,6 +986,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const unsigned kind = e.kind, s = e.spatial;
     const bool bias = rp__conv_has_bias(p);
     if (e.m == 0 || e.n == 0 || e.groups == 0) return RP_OK;
+    const uint32_t behind = out->n_words; /* of what follows the product */
     if (parts)
         rp__conv_part_words(p, all, &e, parts, buffer, out);
     else
@@ -967,9 +1009,20 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const uint64_t unread = *facts;
     const bool warpgroups = d->arch == 90 && !wide;
     rp__conv_patch patch;
+    rp__conv_bulk bulk;
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;
+    } else if (mma && warpgroups && !parts && kind != 2 && rp__conv_bulk_plan(&e, all, &call->conv, d, split, &bulk) &&
+               rp__cuda_maps(p->device)) {
+        *facts |= bulk.facts | (uint64_t)is_point(p, &e, windowed, result) << POINT;
+        results(&e, result, windowed, call->neighbours, facts);
+        gx = bulk.columns, gy = bulk.rows;
+        out->shared_bytes = bulk.shared_bytes;
+        out->block[0] = 256 + 64; /* two warps ask for copies */
+        out->ahead = rp__conv_n_words(p) - 1;
+        if (behind > out->n_words) out->n_words = behind;
+        RP_TRY(rp__conv_bulk_words(p, &e, all, &bulk, buffer, out));
     } else if (mma && !wide && !parts && takes_patch(&e, all, &call->conv, d, split, small, &patch)) {
         bool rows, eight;
         leaving(&e, all, result, call->neighbours, &rows, &eight);
@@ -1036,6 +1089,11 @@ rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *
     out->site = p->call->site;
     RP_TRY(set_tiles(p, parts, buffer, out, &key.facts));
     if (out->grid[0] == 0) return RP_OK;
+    if (rp__conv_is_bulk(key.facts)) {
+        key.family = "conv_bulk";
+        return rp__text_kernel(p->device, &key, bulk_macros, rp__embed_conv_bulk_cuh, rp__embed_conv_bulk_cuh_len,
+                               &out->kernel);
+    }
     if (bit(key.facts, VECTORS)) {
         key.family = "conv_mma";
         return rp__text_kernel(p->device, &key, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len,
@@ -1077,7 +1135,10 @@ static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer 
 }
 
 static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {
-    if (bit(facts, VECTORS))
+    if (rp__conv_is_bulk(facts))
+        rp__text_kernel_source(name, facts, bulk_macros, rp__embed_conv_bulk_cuh, rp__embed_conv_bulk_cuh_len, parts,
+                               out);
+    else if (bit(facts, VECTORS))
         rp__text_kernel_source(name, facts, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len, parts,
                                out);
     else if (rp__conv_is_patch(facts))
@@ -1119,7 +1180,7 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
             lie |= 1u << k;
     rp__conv_patch patch; /* weights and places as they are */
     bool small = false;
-    if (e.kind == 0 && o[0].dtype == RP_F32) (void)rounded_split_of(&e, sorted, &call->conv, d, &small);
+    const unsigned split = split_of(&e, sorted, &call->conv, d, true, &small);
     if (e.kind == 0 && !rp__conv_is_wide(sorted, &call->conv) &&
         takes_patch(&e, sorted, &call->conv, d, 0, small, &patch))
         return 0;
@@ -1140,7 +1201,11 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
         }
         const bool vectors =
             reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, false, &facts);
-        time += !vectors            ? rate->late + flops / rate->single
+        const rp__operand *lie_so[3] = {sorted[0], sorted[1], sorted[2]};
+        for (unsigned k = 1; k < 3; k++) lie_so[sorted[1] == &o[k] ? 1 : sorted[2] == &o[k] ? 2 : 0] = &last[k];
+        rp__conv_bulk bulk;
+        time += rp__conv_bulk_plan(&e, lie_so, &call->conv, d, split, &bulk) ? bulk.us
+                : !vectors                                                   ? rate->late + flops / rate->single
                 : bit(facts, A_ONE) ? flops / (e.kind == 0 ? rate->wide : rate->one)
                                     : flops / rate->vectors;
         /* as fast either way: vectors along pixels, and rows of a weight gradient that come one by one */

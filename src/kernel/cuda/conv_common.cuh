@@ -4,9 +4,17 @@
 #define RP_W_SPACE 8
 #define RP_W_STRIDES (8 + 6 * RP_S)
 #define RP_W_AHEAD (RP_W_STRIDES + 3 * (2 + RP_S) + 1)
+#if RP_MAPS /* tensor maps behind all other words: of weights, then of the other operand's places by class (conv_bulk.cuh) */
+#define RP_W_MAPS ((RP_W_AHEAD + 1 + RP_REST + 7) / 8 * 8)
+typedef struct __align__(64) {
+    rp_u64 w[RP_W_MAPS + 16 * (1 + RP_MAPS)];
+}
+RP_WORDS;
+#else
 typedef struct {
-    rp_u64 w[8 + 6 * RP_S + 3 * (2 + RP_S) + 2 + RP_REST];
+    rp_u64 w[RP_W_AHEAD + 1 + RP_REST];
 } RP_WORDS;
+#endif
 #define RP_SIZE(field, d) ((RP_INDEX)p.w[RP_W_SPACE + 6 * (d) + (field)])
 #define RP_STRIDE(tensor, d) ((RP_INDEX)p.w[RP_W_STRIDES + (tensor) * (2 + RP_S) + (d)])
 enum { RP_IN, RP_OUT, RP_KERNEL, RP_STEP, RP_PAD, RP_DIL };
@@ -57,7 +65,7 @@ RP_FN int rp_within(RP_INDEX at, RP_INDEX bound) {
 typedef struct {
     RP_INDEX pixels[RP_S], kernel[RP_S], points, taps;
 #if RP_CLASSES
-    RP_INDEX begin[RP_S], tap_begin[RP_S], tap_step[RP_S];
+    RP_INDEX which, begin[RP_S], tap_begin[RP_S], tap_step[RP_S];
 #endif
 } rp_places;
 /* `number` of a tile of so many columns becomes its number in the class. */
@@ -74,6 +82,7 @@ RP_FN rp_places rp_places_of(const RP_WORDS *q, RP_INDEX *number, RP_INDEX colum
         (own.pixels[d] + RP_SIZE(RP_STEP, d) - 1) / RP_SIZE(RP_STEP, d);
     const RP_INDEX tiles = (most + columns - 1) / columns;
     RP_INDEX which = *number / tiles;
+    own.which = which;
     *number %= tiles;
     _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
         const RP_INDEX step = RP_SIZE(RP_STEP, d), dil = RP_SIZE(RP_DIL, d), size = own.pixels[d],
@@ -107,9 +116,13 @@ RP_FN rp_places rp_places_of(const RP_WORDS *q, RP_INDEX *number, RP_INDEX colum
 /* On tensor cores the inner index of kinds 0 and 1 runs through the taps with so many channels innermost: RP_CHUNK where they come in such
  * chunks, whose places the taps read again and again, else all. */
 #define RP_CHUNK_OF(channels) ((channels) % RP_CHUNK == 0 ? RP_CHUNK : (channels))
-/* Elements of the inner index of which shares are made: of f32 such chunks with all their taps (a class may have none), else RP_UNIT. */
+/* Elements of the inner index of which shares are made: such chunks, of f32 with all their taps (a class may have none), or all channels of a
+ * tap where they are steps of the tensor cores; else RP_UNIT. */
 #define RP_UNIT_OF(channels, taps)                                                                                     \
-    (RP_TF32 && RP_KIND != 2 && (channels) % RP_CHUNK == 0 ? RP_CHUNK * ((taps) > 0 ? (taps) : 1) : RP_UNIT)
+    (RP_KIND == 2 || RP_CHUNK == 1                ? RP_UNIT                                                            \
+     : (channels) % RP_CHUNK == 0                 ? (RP_TF32 && (taps) > 0 ? RP_CHUNK * (taps) : RP_CHUNK)             \
+     : (channels) % (32 / (int)sizeof(RP_T)) == 0 ? (channels)                                                         \
+                                                  : RP_UNIT)
 
 /* Of a column of the result: where it lies, if sums are only stored, else its number and place. */
 RP_FN RP_INDEX rp_column(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {

@@ -57,36 +57,7 @@ typedef rp_spot rp_near;
 #define RP_B_DEEP (RP_B_ALONG || RP_TF32)
 #define RP_A_AT(m, k) (RP_A_DEEP ? RP_ALONG_AT(m, k) : RP_ACROSS_AT(m, k))
 #define RP_B_AT(n, k) (RP_B_DEEP ? RP_ALONG_AT(n, k) : RP_ACROSS_AT(n, k))
-/* Columns of a warpgroup; a pass of results is of all rows and of columns of both warpgroups: as many as leave each thread eight vectors, of
- * which it reads 16 bytes each ahead, and fit the room of the tiles; else 64. */
-#define RP_WGN (RP_TN / (2 / RP_WM))
-#if RP_OUT_WIDE && RP_HELD_BYTES <= 24 && RP_TILES > 1
-#define RP_PASSES ((RP_TM * RP_TN + 16383) / 16384)
-#else
-#define RP_PASSES (RP_TN / 64)
 #endif
-#define RP_PASS_ROWS RP_TM
-#define RP_PASS_COLUMNS (RP_TN / RP_PASSES)
-#define RP_PASS_WGN (RP_WGN / RP_PASSES)
-#define RP_ROW_OF(pass, r) (r)
-#define RP_COLUMN_OF(pass, j) ((j) / RP_PASS_WGN * RP_WGN + (pass)*RP_PASS_WGN + (j) % RP_PASS_WGN)
-#else
-#define RP_PASS_COLUMNS RP_TN
-#define RP_COLUMN_OF(pass, j) (j)
-#endif
-/* A pass of results, neighbours in memory side by side. */
-#define RP_ST_ROW (RP_OUT_ROWS ? RP_PASS_ROWS + 4 : RP_PASS_COLUMNS + 4)
-#define RP_ST_AT(r, n) (RP_OUT_ROWS ? (n)*RP_ST_ROW + (r) : (r)*RP_ST_ROW + (n))
-/* What a thread takes of a pass, and turn u of it: r and in_pass, where the sums stand, m and j, the row and column of the tile; is it ours? */
-#define RP_EACH (RP_OUT_WIDE ? 8 : 1)
-#define RP_TURNS (RP_PASS_ROWS * RP_PASS_COLUMNS / RP_EACH / 256)
-#define RP_PLACE_OF_TURN(u)                                                                                            \
-    const int e = t + (u)*256,                                                                                         \
-              r = RP_OUT_ROWS ? e % (RP_PASS_ROWS / RP_EACH) * RP_EACH : e / (RP_PASS_COLUMNS / RP_EACH),              \
-              in_pass = RP_OUT_ROWS ? e / (RP_PASS_ROWS / RP_EACH) : e % (RP_PASS_COLUMNS / RP_EACH) * RP_EACH,        \
-              j = RP_COLUMN_OF(pass, in_pass);                                                                         \
-    const RP_INDEX m = m0 + RP_ROW_OF(pass, r);                                                                        \
-    const int ours = m < M && n0 + j < N && (u) % RP_SPLIT == rank % RP_SPLIT; /* blocks of a cluster share a pass */
 /* Vectors of a thread in a tile; those side by side are along RP_A_ALONG, RP_B_ALONG. */
 #define RP_AW (RP_A_ONE ? 1 : RP_C) /* elements of a copy */
 #define RP_AV ((RP_A_ALONG ? RP_TK : RP_TM) / RP_AW)
@@ -540,10 +511,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         RP_ROUND_ALL(RP_NB, RP_C, &hb[i * RP_C], RP_B_TURN(slot, i))                                                   \
     }
 #endif
-    const int lane = t % 32;
 #if RP_WG
-    const int group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group,
-              wrow = t / 32 % 4 * 16 + lane / 4;
+    const int group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group;
     /* The warpgroup's part of a tile, and how far a step of 16 (of f32 8) along the inner index is. */
     const RP_T *const a_part = sa + (RP_A_DEEP ? RP_ALONG_AT(wm * 64, 0) : RP_ACROSS_AT(wm * 64, 0)),
                       *const b_part = sb + (RP_B_DEEP ? RP_ALONG_AT(wn * RP_WGN, 0) : RP_ACROSS_AT(wn * RP_WGN, 0));
@@ -553,7 +522,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     _Pragma("unroll") for (int i = 0; i < RP_WGN / 2; i++) acc[i] = 0;
 #define RP_AHEAD (RP_STAGES - 2) /* the last step's products may still be under way, those before it are not */
 #else
-    const int wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
+    const int lane = t % 32, wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
     RP_ACC acc[RP_FM][RP_FN_][4];
     _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
         _Pragma("unroll") for (int v = 0; v < 4; v++) acc[i][j][v] = 0;
@@ -616,66 +585,5 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
     rp_cp_async_wait(0);
     rp_barrier();
-#if RP_OUT_WIDE
-    rp_line line;
-#endif
-    /* A pass at a time goes through shared memory, so that neighbours in a warp store neighbours. */
-    _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {
-#if RP_OUT_WIDE /* what follows reads ahead */
-        rp_held held[RP_TURNS];
-        _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
-            RP_PLACE_OF_TURN(u)
-            /* a thread's rows are the same in all turns, and where a pass has all rows of the tile */
-            if (u == 0 && m < M && (pass == 0 || RP_PASS_ROWS != RP_TM)) rp_line_load(&p, &line, g, m);
-            if (ours) rp_held_load(&p, &held[u], g, m, result[j].n, result[j].at);
-        }
-#endif
-#if RP_WG
-        _Pragma("unroll") for (int j = 0; j < RP_PASS_WGN / 8; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
-            st[RP_ST_AT(wm * 64 + wrow + v / 2 * 8, wn * RP_PASS_WGN + j * 8 + lane % 4 * 2 + v % 2)] =
-                acc[(pass * (RP_PASS_WGN / 8) + j) * 4 + v];
-#else
-        _Pragma("unroll") for (int j = 0; j < RP_FN_; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
-            st[RP_ST_AT(wm * 16 + lane / 4 + v / 2 * 8, wn * (RP_TN / RP_WN) + j * 8 + lane % 4 * 2 + v % 2)] =
-                acc[pass][j][v];
-#endif
-#if RP_SPLIT > 1
-        rp_cluster_barrier(RP_SPLIT);
-#else
-        rp_barrier();
-#endif
-#if RP_OUT_WIDE
-        _Pragma("unroll")
-#else
-        _Pragma("unroll 1")
-#endif
-            for (int u = 0; u < RP_TURNS; u++) {
-            RP_PLACE_OF_TURN(u)
-            if (!ours) continue;
-            RP_ACC sum[RP_EACH];
-            const RP_ACC *from = &st[RP_ST_AT(r, in_pass)];
-#if RP_OUT_WIDE
-            rp_eight_sums(sum, from);
-#elif RP_SPLIT > 1
-            RP_ACC part[RP_SPLIT];
-            _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
-                RP_CLUSTER_READ(from, other, RP_SPLIT);
-            sum[0] = part[0];
-            _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) sum[0] = sum[0] + part[other];
-#else
-            sum[0] = *from;
-#endif
-#if RP_OUT_WIDE
-            rp_finish_wide(&p, sum, &held[u], &line, g, m, result[j].n, result[j].at, cg, og);
-#else
-            const RP_INDEX n = result[j].n, *at = result[j].at;
-            rp_finish(&p, sum[0], g, m, n, at, cg, og);
-#endif
-        }
-#if RP_SPLIT > 1
-        rp_cluster_done(RP_SPLIT); /* others have read this pass */
-#else
-        rp_barrier();
-#endif
-    }
+    rp_leave(&p, st, acc, result, t, rank, g, m0, n0, M, N, cg, og);
 }

@@ -29,8 +29,9 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
 void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e,
                          int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
 uint32_t rp__conv_n_words(const rp__problem *p);
-/* Of tests and measurements: 1 + the row of conv.c's tiles, of those in slices and of those in vectors, or 33 + the row of conv_patch.c's,
-   that serves wherever one can; 0: the one of least clocks, if any. */
+/* Of tests and measurements: 1 + the row of conv.c's tiles, of those in slices and of those in vectors, 17 + the row of conv_bulk.c's, or 33 + the
+   row of conv_patch.c's, that serves wherever one can; 0: the one of least clocks, if any. From 64 on with 64 (1 + the logarithm of the shares)
+   of conv_bulk.c's. */
 extern unsigned rp__cuda_conv_tile;
 
 /* The launch; parts: as many shares leave their sums in the call's workspace, of rp__conv_parts_bytes; 0: none. */
@@ -54,6 +55,28 @@ bool rp__conv_patch_plan(const rp__conv_extent *e, const rp__operand *w, const r
 /* How results leave: along rows, eight at once. Gives the bytes of shared memory. */
 uint32_t rp__conv_patch_leaves(rp__conv_patch *p, bool bias, bool rows, bool eight);
 void rp__conv_patch_macros(uint64_t facts, rp__text *out);
+
+/* Forward convolutions and input gradients by bulk copies (conv_bulk.c), of row "mma", on sm_90: is this a kernel of theirs? */
+bool rp__conv_is_bulk(uint64_t facts);
+extern _Atomic unsigned rp__conv_bulks; /* how many launches were, for tests */
+typedef struct rp__conv_bulk_tile {
+    unsigned tm, tn, wm, stages, resident, maps;
+} rp__conv_bulk_tile;
+rp__conv_bulk_tile rp__conv_bulk_tile_of(uint64_t facts);
+/* The logarithm of shares that take least time, and that; UINT32_MAX: they are not of this kind. Of sizes and the kind of device. */
+unsigned rp__conv_bulk_split(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, double *us);
+typedef struct rp__conv_bulk {
+    uint64_t facts; /* but for dtype, kind, spatial, bias, and how results leave */
+    double us;
+    int64_t columns, rows; /* of blocks */
+    uint32_t shared_bytes;
+} rp__conv_bulk;
+/* Of y, x and w as they lie: the tile of least time. False: they do not serve. */
+bool rp__conv_bulk_plan(const rp__conv_extent *e, const rp__operand *const *sorted, const rp__conv_geometry *conv,
+                        const rp__device *d, unsigned split, rp__conv_bulk *out);
+/* Maps behind the words of the launch, with their slots. */
+rp_status rp__conv_bulk_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *sorted,
+                              const rp__conv_bulk *plan, rp__launch_buffer *buffer, rp__launch *out);
 
 /* Depthwise convolutions are another template's (conv_depth.c); shares of their weight gradients. */
 bool rp__conv_is_depthwise(const rp__problem *p);

@@ -115,7 +115,8 @@ RP_FN void rp_tf32_all(float *v, int n) {
     _Pragma("unroll") for (int i = 0; i < n; i++) part[i % 4] = part[i % 4] + v[i];
     const float sum = (part[0] + part[1]) + (part[2] + part[3]);
     if (sum == sum) {
-        _Pragma("unroll") for (int i = 0; i < n; i++) v[i] = rp_bits_f32(rp_f32_bits(v[i]) + 0x1000u);
+        _Pragma("unroll") for (int i = 0; i < n; i++) v[i] =
+            rp_bits_f32(rp_f32_bits(v[i]) + 0xfffu + (rp_f32_bits(v[i]) >> 13 & 1));
     } else {
         _Pragma("unroll") for (int i = 0; i < n; i++) v[i] = rp_bits_f32(rp_cvt_f32_to_tf32(v[i]));
     }

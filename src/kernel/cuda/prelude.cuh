@@ -55,7 +55,7 @@
  *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
  * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
  *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded
- *   half away; 13 of them are left that no instruction reads
+ *   half to even; 13 of them are left that no instruction reads
  *   rp_cvt_f32_to_f16x2(low, high): both in a u32 rp_cvt_f32_to_bf16x2
  *   rp_cvt_f16x2_to_f32(two, high: 0 or 1) rp_cvt_bf16x2_to_f32
  *   rp_round_f32_to_f16(x): to the nearest f16, as an f32 rp_round_f32_to_bf16
@@ -103,8 +103,17 @@
  *   that may still be in flight, a constant 0..7); rp_wgmma_hold(d, n): behind it, d is not read, nor written, earlier than here
  *   rp_fence_proxy_async(): what the thread has stored to shared memory is there for matrices; then a barrier
  *   rp_mbarrier_init(u64 *, arrivals) of shared memory, one thread, then rp_barrier; arrivals that many end a phase, the first is 0:
+ *   rp_mbarrier_ready(): behind the last of them, where bulk copies come to one;
  *   rp_mbarrier_arrive(u64 *), what the thread did before is seen by those that wait; rp_mbarrier_arrive_copied(u64 *): once the thread's
- *   cp_async have come; rp_mbarrier_wait(u64 *, p): a phase of parity p has ended, and one of the other parity has not since
+ *   cp_async have come; rp_mbarrier_wait(u64 *, p): a phase of parity p has ended, and one of the other parity has not since;
+ *   rp_mbarrier_expect(u64 *, bytes): arrives, and the phase lasts until bulk copies have brought so many bytes
+ *   rp_elect(): 1 for one thread of a warp, of which all call it
+ * bulk copies, by one thread, of what a tensor map (16 words at a multiple of 64 bytes of a parameter that is a __grid_constant__; tensor_map.h)
+ * says, to shared memory at a multiple of 128, swizzled of 1024:
+ *   rp_bulk_prefetch(map): it will be used
+ *   rp_bulk_tile(to, map, u64 *barrier, x, y, z): a box of three dims, at these elements; zeros outside
+ *   rp_bulk_pixels(to, map, u64 *barrier, spatial 1 to 3, c, const int at[], n, const int tap[]): channels from c on of so many places of a
+ *   window, which begin at place `at` of picture n, each `tap` further; outermost dim first, zeros outside
  *   rp_registers_give(n: a constant 24, 32 or 40) rp_registers_take(n: 104, 112, .. 240): from here on a thread of these four warps has n
  *   registers, fewer or more than before; together never more than the block began with
  *   rp_wgmma_n8_f16 rp_wgmma_n8_bf16 rp_wgmma_n8_f16_ra rp_wgmma_n8_bf16_ra
@@ -119,8 +128,10 @@
  *   rp_wgmma_n176_f16 rp_wgmma_n176_bf16 rp_wgmma_n176_f16_ra rp_wgmma_n176_bf16_ra
  *   rp_wgmma_n192_f16 rp_wgmma_n192_bf16 rp_wgmma_n192_f16_ra rp_wgmma_n192_bf16_ra
  *   rp_wgmma_n256_f16 rp_wgmma_n256_bf16 rp_wgmma_n256_f16_ra rp_wgmma_n256_bf16_ra
- * and of f32 as tf32, eight of K, both in shared memory, K fastest in both (a piece is four elements):
- *   rp_wgmma_n8_tf32(d, a, b, accumulate) rp_wgmma_n64_tf32 rp_wgmma_n128_tf32 rp_wgmma_n192_tf32 rp_wgmma_n256_tf32
+ * and of f32 as tf32, eight of K, both in shared memory, K fastest in both (a piece is four elements); _ra: the first factor as in mma_m16n8k8:
+ *   rp_wgmma_n8_tf32(d, a, b, accumulate) rp_wgmma_n32_tf32 rp_wgmma_n64_tf32 rp_wgmma_n96_tf32 rp_wgmma_n128_tf32 rp_wgmma_n192_tf32
+ *   rp_wgmma_n256_tf32 rp_wgmma_n8_tf32_ra rp_wgmma_n32_tf32_ra rp_wgmma_n64_tf32_ra rp_wgmma_n96_tf32_ra rp_wgmma_n128_tf32_ra
+ *   rp_wgmma_n192_tf32_ra rp_wgmma_n256_tf32_ra
  * [end]
  */
 #define RP_FN static __device__ __forceinline__
@@ -297,7 +308,7 @@ RP_FN float rp_round_f32_to_bf16(float x) { return rp_bits_f32(rp_cvt_f32_to_bf1
 /* The instruction of 9.0 (cvt.rn.tf32) runs at a quarter of the rate of a plain one. */
 RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
     const rp_u32 bits = __float_as_uint(x);
-    return x == x ? bits + 0x1000u : 0x7fffffffu;
+    return x == x ? bits + 0xfffu + (bits >> 13 & 1) : 0x7fffffffu;
 }
 RP_FN rp_i32 rp_cvt_f32_to_i32(float x) { return x == x ? __float2int_rz(x) : 0; }
 RP_FN rp_i64 rp_cvt_f32_to_i64(float x) { return x == x ? __float2ll_rz(x) : 0; }
@@ -709,6 +720,44 @@ RP_FN void rp_wgmma_wait(int n) {
 RP_FN void rp_mbarrier_init(rp_u64 *p, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(rp__shared_address(p)), "r"(arrivals) : "memory");
 }
+RP_FN int rp_elect(void) { /* the compiler knows that operands behind it are one thread's */
+    int one;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(one));
+    return one;
+}
+RP_FN void rp_mbarrier_ready(void) { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+RP_FN void rp_mbarrier_expect(rp_u64 *p, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(rp__shared_address(p)), "r"(bytes)
+                 : "memory");
+}
+RP_FN void rp_bulk_prefetch(const rp_u64 *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+RP_FN void rp_bulk_tile(void *to, const rp_u64 *map, rp_u64 *barrier, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
+                 "%5}], [%2];" ::"r"(rp__shared_address(to)),
+                 "l"(map), "r"(rp__shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+RP_FN void rp_bulk_pixels(void *to, const rp_u64 *map, rp_u64 *barrier, int spatial, int c, const int *at, int n,
+                          const int *tap) {
+    const rp_u32 shared = rp__shared_address(to), here = rp__shared_address(barrier);
+    if (spatial == 1)
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, "
+                     "{%3, %4, %5}], [%2], {%6};" ::"r"(shared),
+                     "l"(map), "r"(here), "r"(c), "r"(at[0]), "r"(n), "h"((rp_u16)tap[0])
+                     : "memory");
+    else if (spatial == 2)
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, "
+                     "{%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared),
+                     "l"(map), "r"(here), "r"(c), "r"(at[1]), "r"(at[0]), "r"(n), "h"((rp_u16)tap[1]),
+                     "h"((rp_u16)tap[0])
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, "
+                     "{%3, %4, %5, %6, %7}], [%2], {%8, %9, %10};" ::"r"(shared),
+                     "l"(map), "r"(here), "r"(c), "r"(at[2]), "r"(at[1]), "r"(at[0]), "r"(n), "h"((rp_u16)tap[2]),
+                     "h"((rp_u16)tap[1]), "h"((rp_u16)tap[0])
+                     : "memory");
+}
 RP_FN void rp_mbarrier_arrive(rp_u64 *p) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(rp__shared_address(p)) : "memory");
 }
@@ -810,12 +859,19 @@ RP_FN void rp_registers_take(int n) {
                  "k16.f32." type "." type " {" RP__WGMMA_R##k "}, " a ", p, 1, 1, " order ";\n}"                       \
                  : RP__WGMMA_D##k                                                                                      \
                  : __VA_ARGS__)
-#define RP__WGMMA_TF32(n, k, k1, k2)                                                                                   \
+#define RP__WGMMA_TF32(n, k, k1, k2, k3, k4, k5)                                                                       \
     RP_FN void rp_wgmma_n##n##_tf32(float *d, rp_u64 a, rp_u64 b, int accumulate) {                                    \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #k2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n             \
                      "k8.f32.tf32.tf32 {" RP__WGMMA_R##k "}, %" #k ", %" #k1 ", p, 1, 1;\n}"                           \
                      : RP__WGMMA_D##k                                                                                  \
                      : "l"(a), "l"(b), "r"(accumulate));                                                               \
+    }                                                                                                                  \
+    RP_FN void rp_wgmma_n##n##_tf32_ra(float *d, const rp_u32 *a, rp_u64 b, int accumulate) {                          \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #k5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n             \
+                     "k8.f32.tf32.tf32 {" RP__WGMMA_R##k "}, {%" #k ", %" #k1 ", %" #k2 ", %" #k3 "}, %" #k4           \
+                                                         ", p, 1, 1;\n}"                                               \
+                     : RP__WGMMA_D##k                                                                                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                           \
     }
 /* k: accumulators a thread, the number of the first operand behind them; k1 to k5: the next ones. Constants leave one case. */
 #define RP__WGMMA(n, k, k1, k2, k3, k4, k5, name, type)                                                                \
@@ -843,6 +899,12 @@ RP_FN void rp_wgmma_fence(void) { __trap(); }
 RP_FN void rp_wgmma_commit(void) { __trap(); }
 RP_FN void rp_wgmma_wait(int) { __trap(); }
 RP_FN void rp_mbarrier_init(rp_u64 *, int) { __trap(); }
+RP_FN int rp_elect(void) { return 0; }
+RP_FN void rp_mbarrier_ready(void) { __trap(); }
+RP_FN void rp_mbarrier_expect(rp_u64 *, int) { __trap(); }
+RP_FN void rp_bulk_prefetch(const rp_u64 *) { __trap(); }
+RP_FN void rp_bulk_tile(void *, const rp_u64 *, rp_u64 *, int, int, int) { __trap(); }
+RP_FN void rp_bulk_pixels(void *, const rp_u64 *, rp_u64 *, int, int, const int *, int, const int *) { __trap(); }
 RP_FN void rp_mbarrier_arrive(rp_u64 *) { __trap(); }
 RP_FN void rp_mbarrier_arrive_copied(rp_u64 *) { __trap(); }
 RP_FN void rp_mbarrier_wait(rp_u64 *, int) { __trap(); }
@@ -851,8 +913,9 @@ RP_FN void rp_registers_take(int) { __trap(); }
 #define RP__WGMMA(n, k, k1, k2, k3, k4, k5, name, type)                                                                \
     RP_FN void rp_wgmma_n##n##_##name(float *, rp_u64, rp_u64, int, int, int) { __trap(); }                            \
     RP_FN void rp_wgmma_n##n##_##name##_ra(float *, const rp_u32 *, rp_u64, int, int) { __trap(); }
-#define RP__WGMMA_TF32(n, k, k1, k2)                                                                                   \
-    RP_FN void rp_wgmma_n##n##_tf32(float *, rp_u64, rp_u64, int) { __trap(); }
+#define RP__WGMMA_TF32(n, k, k1, k2, k3, k4, k5)                                                                       \
+    RP_FN void rp_wgmma_n##n##_tf32(float *, rp_u64, rp_u64, int) { __trap(); }                                        \
+    RP_FN void rp_wgmma_n##n##_tf32_ra(float *, const rp_u32 *, rp_u64, int) { __trap(); }
 #endif
 #define RP__WGMMAS(n, k, k1, k2, k3, k4, k5)                                                                           \
     RP__WGMMA(n, k, k1, k2, k3, k4, k5, f16, "f16")                                                                    \
@@ -869,9 +932,11 @@ RP__WGMMAS(160, 80, 81, 82, 83, 84, 85)
 RP__WGMMAS(176, 88, 89, 90, 91, 92, 93)
 RP__WGMMAS(192, 96, 97, 98, 99, 100, 101)
 RP__WGMMAS(256, 128, 129, 130, 131, 132, 133)
-RP__WGMMA_TF32(8, 4, 5, 6)
-RP__WGMMA_TF32(64, 32, 33, 34)
-RP__WGMMA_TF32(128, 64, 65, 66)
-RP__WGMMA_TF32(192, 96, 97, 98)
-RP__WGMMA_TF32(256, 128, 129, 130)
+RP__WGMMA_TF32(8, 4, 5, 6, 7, 8, 9)
+RP__WGMMA_TF32(32, 16, 17, 18, 19, 20, 21)
+RP__WGMMA_TF32(64, 32, 33, 34, 35, 36, 37)
+RP__WGMMA_TF32(96, 48, 49, 50, 51, 52, 53)
+RP__WGMMA_TF32(128, 64, 65, 66, 67, 68, 69)
+RP__WGMMA_TF32(192, 96, 97, 98, 99, 100, 101)
+RP__WGMMA_TF32(256, 128, 129, 130, 131, 132, 133)
 #endif

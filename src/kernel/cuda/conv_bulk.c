@@ -1,0 +1,251 @@
+/* Convolutions by bulk copies (conv_bulk.cuh), forward and input gradient of 16-bit floats and of f32 rounded to tf32 on sm_90, a part of conv.c's
+ * row "mma": which of them, in which tiles, and what that takes. The bits are those of the row's other texts. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/dtype.h"
+#include "kernel/cuda/conv_parts.h"
+#include "kernel/cuda/matmul.h"
+#include "kernel/cuda/tensor_map.h"
+
+/* Facts: those of conv.c where it has them, and MAPS: the logarithm of the maps of places, two bits. */
+enum {
+    POINT = 7,
+    KIND = 8,
+    SPATIAL = 10,
+    BIAS = 12,
+    TILE = 13,
+    SPLIT = 17,
+    MMA = 19,
+    A_ALONG = 21,
+    CLASSES,
+    B_ALONG,
+    OUT_WIDE,
+    SAME,
+    OUT_ROWS,
+    BULK,
+    MAPS,
+    VECTORS = 30
+};
+
+/* Rows, columns, warpgroups above each other, tiles in shared memory, blocks that a multiprocessor holds. */
+static const struct tile {
+    uint16_t tm, tn, wm, stages, resident;
+} tiles[] = {
+    {128, 256, 2, 4, 1}, {128, 192, 2, 5, 1}, {128, 128, 2, 3, 2}, {128, 128, 2, 6, 1},
+    {128, 96, 2, 3, 2},  {128, 64, 2, 4, 2},  {64, 256, 1, 5, 1},  {64, 192, 1, 3, 2},
+    {64, 128, 1, 4, 2},  {64, 64, 1, 4, 3},   {64, 64, 1, 6, 2},
+};
+enum {
+    N_TILES = sizeof tiles / sizeof *tiles,
+    LINE = 128,        /* bytes of a tile's row */
+    FIRST_FORCED = 16, /* of rp__cuda_conv_tile, these tiles come behind so many */
+    LAST_FORCED = 32,
+    FORCED_SPLIT = 6, /* and from this bit on the logarithm of shares + 1 */
+    MOST_MAPS = 3     /* its logarithm */
+};
+
+static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
+static unsigned field(uint64_t facts, unsigned at, unsigned bits) {
+    return (unsigned)(facts >> at) & ((1u << bits) - 1);
+}
+static int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+bool rp__conv_is_bulk(uint64_t facts) { return bit(facts, VECTORS) && bit(facts, BULK); }
+
+rp__conv_bulk_tile rp__conv_bulk_tile_of(uint64_t facts) {
+    const struct tile *t = &tiles[field(facts, TILE, 4)];
+    return (rp__conv_bulk_tile){.tm = t->tm,
+                                .tn = t->tn,
+                                .wm = t->wm,
+                                .stages = t->stages,
+                                .resident = t->resident,
+                                .maps = 1u << field(facts, MAPS, 2)};
+}
+
+/* Tiles; barriers; and of columns their place in the result. */
+static uint32_t room_of(const struct tile *t) {
+    return t->stages * ((t->tm + t->tn) * (uint32_t)LINE + 16u) + t->tn * 16u;
+}
+
+/* ---- which convolutions, by sizes alone */
+
+static int64_t channels_of(const rp__conv_extent *e) { return e->kind == 0 ? e->cg : e->og; }
+static int64_t depth_of(rp_dtype dtype) { return LINE / (int64_t)rp__dtype_bytes(dtype); }
+
+/* A step of the tensor cores is of one tap, as everywhere. */
+static bool is_of_kind(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
+    enum { LEAST_ROWS = 24 };
+    const int64_t channels = channels_of(e), step = dtype == RP_F32 ? 8 : 16;
+    return d->arch == 90 && d->clusters && e->kind != 2 && e->m >= LEAST_ROWS && channels % step == 0 &&
+           channels * 2 >= depth_of(dtype) && (e->groups == 1 || channels % depth_of(dtype) == 0);
+}
+
+/* us of the tile with so many shares (an H200: gpu_kernels --conv-tile N, N of conv_parts.h): what comes to a multiprocessor bounds a step, or what
+ * the tensor cores do with it, or, of few blocks, the way of a copy; results leave slowly. Classes without taps are zeros, results alone. */
+static double time_of(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, const struct tile *t,
+                      unsigned split) {
+    static const double CLOCKS = 1755, ENDS = 1.1, SHARES = 0.5, BYTES = 60, ALONE = 465, LATENCY = 1220, BLOCK = 1100,
+                        RESULT = 0.45, GATHER = 0.3, MEMORY = 3.3e6;
+    enum { PRODUCTS = 32 }; /* of all of a step, a clock */
+    const int64_t channels = channels_of(e), depth = depth_of(dtype), rows = over(e->m, t->tm) * e->groups,
+                  columns = over(e->class_n, t->tn), blocks = (columns * e->busy * rows) << split,
+                  room = rp__cuda_in_clusters(d, split), turns = over(blocks, room * t->resident),
+                  last = blocks - (turns - 1) * room * t->resident;
+    const double steps = (double)over(e->class_taps * over(channels, depth), INT64_C(1) << split),
+                 load = (double)(t->tm + t->tn) * LINE / BYTES, product = t->tm * t->tn / (double)PRODUCTS,
+                 step = load > product ? load : product, latency = LATENCY / (t->stages - 1),
+                 alone = product > ALONE ? product : ALONE, results = BLOCK + RESULT * t->tm * t->tn;
+    const double least = latency > alone ? latency : alone, held[2] = {t->resident, (double)over(last, room)};
+    double clocks = (double)over(columns * (e->classes - e->busy) * rows, room) * results;
+    for (unsigned k = 0; k < 2; k++) { /* full turns, and the last one */
+        const double all = held[k] * step;
+        clocks += (k ? 1 : (double)(turns - 1)) * (steps * (all > least ? all : least) + results * held[k]);
+    }
+    const double bytes = (double)rp__dtype_bytes(dtype) * (double)e->groups * (double)e->batch *
+                         ((double)e->og * (double)e->points + (double)e->cg * (double)e->in),
+                 us = ENDS + (split ? SHARES + GATHER * split * RESULT * t->tm * t->tn / CLOCKS : 0) + clocks / CLOCKS;
+    return us > bytes / MEMORY ? us : bytes / MEMORY + 1e-3 * us; /* the better one of two that memory bounds */
+}
+
+unsigned rp__conv_bulk_split(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, double *us) {
+    const int64_t channels = channels_of(e), depth = depth_of(dtype),
+                  most = channels % depth  ? e->class_taps
+                         : dtype == RP_F32 ? channels / depth
+                                           : channels / depth * e->class_taps;
+    unsigned best = 0;
+    *us = 0;
+    if (!is_of_kind(e, d, dtype)) return UINT32_MAX;
+    for (unsigned s = 0; s <= 3 && (s == 0 || INT64_C(1) << s <= most); s++) {
+        if (rp__cuda_conv_tile >> FORCED_SPLIT && rp__cuda_conv_tile >> FORCED_SPLIT != s + 1) continue;
+        for (unsigned k = 0; k < N_TILES; k++) {
+            const double time = time_of(e, d, dtype, &tiles[k], s);
+            if (*us == 0 || time < *us) best = s, *us = time;
+        }
+    }
+    return best;
+}
+
+/* ---- where operands lie */
+
+/* All taps as one dim: its stride, or 0 where there is none. */
+static int64_t tap_stride(const rp__operand *w) {
+    int64_t stride = 0, taps = 1;
+    for (unsigned d = w->ndim; d-- > 2; taps *= w->size[d]) {
+        if (w->size[d] <= 1) continue;
+        if (taps == 1) stride = w->stride[d];
+        if (w->stride[d] != stride * taps) return 0;
+    }
+    return taps == 1 ? w->size[0] * w->size[1] : stride; /* of one tap: nobody goes there */
+}
+
+static bool weights_of(const rp__conv_extent *e, const rp__operand *w, rp__map_rows *out, bool *along) {
+    const unsigned inner = e->kind == 0 ? 1 : 0, row = 1 - inner;
+    const int64_t each = 16 / (int64_t)rp__dtype_bytes(w->dtype), taps = tap_stride(w);
+    *along = w->stride[inner] == 1 && (w->size[row] <= 1 || w->stride[row] % each == 0);
+    const unsigned x = *along ? inner : row, z = 1 - x;
+    *out = (rp__map_rows){.base = w->base,
+                          .dtype = (uint8_t)w->dtype,
+                          .size = {w->size[x], e->taps, w->size[z]},
+                          .stride = {taps, w->stride[z]}};
+    if (!*along && e->kind == 0) return false; /* rows of a forward convolution are far apart */
+    return (uintptr_t)w->base % 16 == 0 && w->stride[x] == 1 && taps > 0 && (e->taps == 1 || taps % each == 0) &&
+           (w->size[z] <= 1 || (w->stride[z] > 0 && w->stride[z] % each == 0));
+}
+
+/* Places of class `which` (conv_common.cuh), of other convolutions all of them. False: the class has none, or no taps. */
+static bool window_of(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                      int64_t which, rp__map_window *out) {
+    bool any = true;
+    *out = (rp__map_window){.spatial = e->spatial};
+    for (unsigned d = e->spatial; d-- > 0;) {
+        const int64_t in = o[1]->size[2 + d], kernel = o[2]->size[2 + d], step = conv->stride[d],
+                      dil = conv->dilation[d];
+        out->step[d] = 1;
+        if (e->kind == 0) {
+            out->lower[d] = -conv->padding[d], out->places[d] = o[0]->size[2 + d], out->step[d] = step;
+            out->reach[d] = (kernel - 1) * dil;
+        } else if (!e->strided) {
+            out->lower[d] = conv->padding[d] - (kernel - 1) * dil, out->places[d] = in,
+            out->reach[d] = (kernel - 1) * dil;
+        } else {
+            const int64_t many = step < in ? step : in, begin = which % many, from = begin + conv->padding[d];
+            int64_t first = 0, period = 1;
+            which /= many;
+            while (first < kernel && (from - first * dil) % step != 0) first++;
+            while (period < step && period * dil % step != 0) period++;
+            out->places[d] = over(in - begin, step);
+            if (first >= kernel) {
+                any = false;
+                continue;
+            }
+            const int64_t taps = over(kernel - first, period), last = first + (taps - 1) * period;
+            out->lower[d] = (from - last * dil) / step;
+            out->reach[d] = (taps - 1) * (period * dil / step);
+        }
+    }
+    return any;
+}
+
+bool rp__conv_bulk_plan(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                        const rp__device *d, unsigned split, rp__conv_bulk *out) {
+    const rp__operand *picture = o[e->kind == 0 ? 1 : 0], *w = o[2];
+    const rp_dtype dtype = w->dtype;
+    const unsigned forced = rp__cuda_conv_tile & ((1u << FORCED_SPLIT) - 1);
+    rp__map_rows rows;
+    rp__map_window window;
+    bool along;
+    if ((forced && (forced <= FIRST_FORCED || forced > LAST_FORCED)) || !is_of_kind(e, d, dtype) ||
+        (uintptr_t)picture->base % 16 || !weights_of(e, w, &rows, &along))
+        return false;
+    unsigned maps = 0;
+    while (INT64_C(1) << maps < e->classes) maps++;
+    if (maps > MOST_MAPS) return false;
+    for (int64_t which = 0; which < e->classes; which++)
+        if (window_of(e, o, conv, which, &window) && !rp__map_fits(picture, &window)) return false;
+    *out =
+        (rp__conv_bulk){.facts = UINT64_C(1) << VECTORS | UINT64_C(1) << BULK | UINT64_C(1) << MMA |
+                                 UINT64_C(1) << B_ALONG | (uint64_t)along << A_ALONG | (uint64_t)maps << MAPS |
+                                 (uint64_t)split << SPLIT | (uint64_t)(channels_of(e) % depth_of(dtype) == 0) << SAME};
+    unsigned best = N_TILES;
+    for (unsigned k = 0; k < N_TILES; k++) {
+        if (room_of(&tiles[k]) > d->shared_limit || (forced && forced != FIRST_FORCED + k + 1)) continue;
+        const double time = time_of(e, d, dtype, &tiles[k], split);
+        if (best < N_TILES && time >= out->us) continue;
+        best = k, out->us = time;
+    }
+    if (best == N_TILES) return false;
+    out->facts |= (uint64_t)best << TILE;
+    out->columns = over(e->class_n, tiles[best].tn) * e->classes << split;
+    out->rows = over(e->m, tiles[best].tm);
+    out->shared_bytes = room_of(&tiles[best]);
+    return true;
+}
+
+_Atomic unsigned rp__conv_bulks;
+
+rp_status rp__conv_bulk_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *o,
+                              const rp__conv_bulk *plan, rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__operand *picture = o[e->kind == 0 ? 1 : 0], *w = o[2];
+    const bool tf32 = w->dtype == RP_F32;
+    const struct tile *t = &tiles[field(plan->facts, TILE, 4)];
+    const unsigned depth = (unsigned)depth_of(w->dtype), maps = 1u << field(plan->facts, MAPS, 2);
+    const uint32_t first = (out->n_words + RP__MAP_ALIGN - 1) / RP__MAP_ALIGN * RP__MAP_ALIGN;
+    uint64_t *words = buffer->words;
+    rp__map_rows rows;
+    bool along;
+    memset(words + out->n_words, 0, (first + (1 + maps) * RP__MAP_WORDS - out->n_words) * sizeof *words);
+    (void)weights_of(e, w, &rows, &along);
+    RP_TRY(rp__map_box(p->device, &rows, tf32, depth, along ? t->tm : depth, words + first));
+    rp__operand_slot(w, first, RP__READ | RP__AHEAD, buffer, out);
+    for (int64_t which = 0; which < e->classes; which++) {
+        const uint32_t at = first + (1 + (uint32_t)which) * RP__MAP_WORDS;
+        rp__map_window window;
+        if (!window_of(e, o, &p->call->conv, which, &window)) continue;
+        RP_TRY(rp__map_pixels(p->device, picture, &window, tf32, depth, t->tn, words + at));
+        rp__operand_slot(picture, at, RP__READ, buffer, out);
+    }
+    out->n_words = first + (1 + maps) * RP__MAP_WORDS;
+    (void)atomic_fetch_add_explicit(&rp__conv_bulks, 1, memory_order_relaxed);
+    return RP_OK;
+}
