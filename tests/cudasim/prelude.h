@@ -357,6 +357,10 @@ RP_FN float rp_round_f32_to_f16(float x) { return rp_cvt_f16_to_f32(rp_cvt_f32_t
 RP_FN float rp_round_f32_to_bf16(float x) { return rp_cvt_bf16_to_f32(rp_cvt_f32_to_bf16(x)); }
 RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
     const rp_u32 bits = rp_f32_bits(x);
+    return x == x ? bits + 0x1000u : 0x7fffffffu;
+}
+RP_FN rp_u32 rp_cvt_f32_to_tf32_even(float x) {
+    const rp_u32 bits = rp_f32_bits(x);
     return x == x ? bits + 0xfffu + (bits >> 13 & 1) : 0x7fffffffu;
 }
 RP_FN rp_i32 rp_cvt_f64_to_i32(double x) {
@@ -573,6 +577,10 @@ RP__VECTOR(v2_u32, rp_u32x2, rp_u32)
 RP__VECTOR(v4_u32, rp_u32x4, rp_u32)
 RP__VECTOR(v2_i64, rp_i64x2, rp_i64)
 RP__VECTOR(v2_u64, rp_u64x2, rp_u64)
+RP_FN void rp_st_v8(void *to, const void *from) {
+    rp__aligned(to, 16);
+    __builtin_memcpy(to, from, 32);
+}
 RP_FN void rp_prefetch_l2(const void *p) { (void)p; }
 RP_FN const void *rp_opaque(const void *p) { return p; }
 #define RP__CPASYNC(n)                                                                                                 \
@@ -782,7 +790,7 @@ static void rp__bulk_line(unsigned char *to, const rp_u64 *map, int row, int n, 
         }
         if (type == 11) {
             const float x = rp_bits_f32(v);
-            v = x == x ? rp_cvt_f32_to_tf32(x) & ~0x1fffu : 0x7fffe000u;
+            v = x == x ? rp_cvt_f32_to_tf32_even(x) & ~0x1fffu : 0x7fffe000u;
         }
         if (swizzled) {
             place ^= (place >> 7 & 7) << 4;

@@ -33,7 +33,8 @@ enum {
     LONGER,
     DIRECT,
     VECTORS,          /* conv_mma.cuh, which with conv_few.cuh and conv_patch.cuh has OUT_WIDE */
-    PARTS,            /* sums of shares stay in memory (conv_shares.c) */
+    PARTS,            /* sums of shares stay in memory (conv_shares.c), of weight gradients */
+    EVEN = PARTS,     /* of others: f32 is rounded half to even, as bulk copies do */
     ROWS = TILE,      /* of DIRECT */
     MASKS = OUT_WIDE, /* conv.cuh alone */
     NEAR = DIRECT,    /* conv_mma.cuh alone: RP_MASKS */
@@ -188,7 +189,8 @@ static void common_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_INDEX %s\n#define RP_SPLIT %u\n#define RP_A_ALONG %d\n#define RP_B_ALONG %d\n",
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
-                 bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), unit_of(facts));
+                 bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS) && (facts >> KIND & 3) == 2, unit_of(facts));
+    rp__text_add(out, "#define RP_EVEN %d\n", bit(facts, EVEN) && (facts >> KIND & 3) != 2);
     rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_lanes(facts), bit(facts, CLASSES));
     rp__text_add(out, "#define RP_MAPS %u\n", rp__conv_is_bulk(facts) ? rp__conv_bulk_tile_of(facts).maps : 0);
     rp__text_add(out, "#define RP_TF32 %d\n#define RP_CHUNK %d\n", is_tf32(facts),
@@ -1006,6 +1008,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     out->block[0] = 256;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
              (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS | (uint64_t)e.strided << CLASSES;
+    if (tf32 && kind != 2 && rp__conv_rounds_even(&e)) *facts |= UINT64_C(1) << EVEN;
     const uint64_t unread = *facts;
     const bool warpgroups = d->arch == 90 && !wide;
     rp__conv_patch patch;
@@ -1158,8 +1161,8 @@ static bool serves_mma(const rp__problem *p, size_t *workspace) {
 /* What a convolution takes, in flop/us (an H200): with vectors of both operands, with weights one by one (A_ONE), with elements one by
  * one, which begins later, too. */
 static const struct rates {
-    double late, single, wide, one, vectors;
-} rates[] = {{5, 60e6, 60e6, 60e6, 350e6}, {3, 75e6, 50e6, 120e6, 170e6}}; /* 16-bit floats, tf32 */
+    double late, single, wide, one, vectors, bulk;
+} rates[] = {{5, 60e6, 60e6, 60e6, 350e6, 380e6}, {3, 75e6, 50e6, 120e6, 170e6, 250e6}}; /* 16-bit floats, tf32 */
 
 /* Operands that our rows read faster with their channels innermost: vectors for tensor cores. Bits of `there`: copies of them cost nothing. */
 static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
@@ -1204,7 +1207,7 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
         const rp__operand *lie_so[3] = {sorted[0], sorted[1], sorted[2]};
         for (unsigned k = 1; k < 3; k++) lie_so[sorted[1] == &o[k] ? 1 : sorted[2] == &o[k] ? 2 : 0] = &last[k];
         rp__conv_bulk bulk;
-        time += rp__conv_bulk_plan(&e, lie_so, &call->conv, d, split, &bulk) ? bulk.us
+        time += rp__conv_bulk_plan(&e, lie_so, &call->conv, d, split, &bulk) ? flops / rate->bulk
                 : !vectors                                                   ? rate->late + flops / rate->single
                 : bit(facts, A_ONE) ? flops / (e.kind == 0 ? rate->wide : rate->one)
                                     : flops / rate->vectors;

@@ -32,9 +32,9 @@ enum {
 static const struct tile {
     uint16_t tm, tn, wm, stages, resident;
 } tiles[] = {
-    {128, 256, 2, 4, 1}, {128, 192, 2, 5, 1}, {128, 128, 2, 3, 2}, {128, 128, 2, 6, 1},
-    {128, 96, 2, 3, 2},  {128, 64, 2, 4, 2},  {64, 256, 1, 5, 1},  {64, 192, 1, 3, 2},
-    {64, 128, 1, 4, 2},  {64, 64, 1, 4, 3},   {64, 64, 1, 6, 2},
+    {128, 256, 2, 4, 1}, {128, 192, 2, 5, 1}, {128, 128, 2, 3, 2}, {128, 128, 2, 6, 1}, {128, 96, 2, 3, 2},
+    {128, 64, 2, 4, 2},  {64, 256, 1, 5, 1},  {64, 192, 1, 3, 2},  {64, 128, 1, 4, 2},  {64, 64, 1, 4, 3},
+    {64, 64, 1, 6, 2},   {64, 128, 1, 2, 3},  {128, 64, 2, 2, 3},  {64, 64, 1, 2, 4},
 };
 enum {
     N_TILES = sizeof tiles / sizeof *tiles,
@@ -73,10 +73,13 @@ static uint32_t room_of(const struct tile *t) {
 static int64_t channels_of(const rp__conv_extent *e) { return e->kind == 0 ? e->cg : e->og; }
 static int64_t depth_of(rp_dtype dtype) { return LINE / (int64_t)rp__dtype_bytes(dtype); }
 
+enum { ROUNDED_STEP = 8, NARROW_STEP = 16 }; /* of the inner index, of the tensor cores */
+bool rp__conv_rounds_even(const rp__conv_extent *e) { return e->kind != 2 && channels_of(e) % ROUNDED_STEP == 0; }
+
 /* A step of the tensor cores is of one tap, as everywhere. */
 static bool is_of_kind(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
     enum { LEAST_ROWS = 24 };
-    const int64_t channels = channels_of(e), step = dtype == RP_F32 ? 8 : 16;
+    const int64_t channels = channels_of(e), step = dtype == RP_F32 ? ROUNDED_STEP : NARROW_STEP;
     return d->arch == 90 && d->clusters && e->kind != 2 && e->m >= LEAST_ROWS && channels % step == 0 &&
            channels * 2 >= depth_of(dtype) && (e->groups == 1 || channels % depth_of(dtype) == 0);
 }

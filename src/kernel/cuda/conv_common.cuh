@@ -203,10 +203,7 @@ RP_FN void rp_finish_wide(const RP_WORDS *q, RP_ACC *sum, const rp_held *held, c
     _Pragma("unroll") for (int i = 0; i < 8; i++) sum[i] = sum[i] + RP_LOAD(bias[RP_OUT_ROWS ? i * step : 0]);
 #endif
 #if RP_TF32
-    _Pragma("unroll") for (int i = 0; i < 8; i += 4) {
-        const rp_f32x4 four = {sum[i], sum[i + 1], sum[i + 2], sum[i + 3]};
-        rp_st_v4_f32((float *)p.w[RP_KIND] + to + i, four);
-    }
+    rp_st_v8((float *)p.w[RP_KIND] + to, sum);
 #else
     rp_u32x4 four;
     four.x = RP_STORE(sum[0]) | (rp_u32)RP_STORE(sum[1]) << 16;

@@ -58,6 +58,8 @@ void rp__conv_patch_macros(uint64_t facts, rp__text *out);
 
 /* Forward convolutions and input gradients by bulk copies (conv_bulk.c), of row "mma", on sm_90: is this a kernel of theirs? */
 bool rp__conv_is_bulk(uint64_t facts);
+/* f32: does every text of row "mma" round half to even, as these copies do? A function of sizes. */
+bool rp__conv_rounds_even(const rp__conv_extent *e);
 extern _Atomic unsigned rp__conv_bulks; /* how many launches were, for tests */
 typedef struct rp__conv_bulk_tile {
     unsigned tm, tn, wm, stages, resident, maps;

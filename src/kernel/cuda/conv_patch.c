@@ -81,8 +81,10 @@ void rp__conv_patch_macros(uint64_t facts, rp__text *out) {
                  field(facts, SPATIAL, 2), bit(facts, BIAS), (unsigned)(facts >> 32));
     rp__text_add(out, "#define RP_INDEX rp_i32\n#define RP_SPLIT %u\n#define RP_PARTS 0\n#define RP_CLASSES 0\n",
                  split);
-    rp__text_add(out, "#define RP_B_ALONG %d\n#define RP_OUT_WIDE %d\n#define RP_OUT_ROWS %d\n#define RP_TF32 1\n",
-                 bit(facts, B_ALONG), bit(facts, OUT_WIDE), bit(facts, OUT_ROWS));
+    rp__text_add(
+        out,
+        "#define RP_B_ALONG %d\n#define RP_OUT_WIDE %d\n#define RP_OUT_ROWS %d\n#define RP_TF32 1\n#define RP_EVEN 1\n",
+        bit(facts, B_ALONG), bit(facts, OUT_WIDE), bit(facts, OUT_ROWS));
     rp__text_add(out,
                  "#define RP_TM %u\n#define RP_TN %d\n#define RP_TW %u\n#define RP_WM %u\n#define RP_THREADS 256\n",
                  t->tm, COLUMNS, t->tw, t->tm / 16u);

@@ -265,8 +265,11 @@ void rp__emit_gathered_store(const rp__emitter *e, const rp__store *s, unsigned 
                      "    rp_vec_rp_u32_%u y%u;\n    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) "
                      "y%u.e[j] = rp_cvt_f32_to_%sx2(w%u[j * 2], w%u[j * 2 + 1]);\n",
                      words, number, words, number, rp__dtypes[dtype].short_name, number, number);
-    rp__text_add(e->out, "    if (%s) *(rp_vec_%s_%u *)(%s) = %c%u;\n", guard, rp__emit_word_type(dtype), words, at,
-                 half ? 'y' : 'w', number);
+    if (words == 8 && rp__dtype_bytes(dtype) == 4)
+        rp__text_add(e->out, "    if (%s) rp_st_v8((void *)(%s), w%u.e);\n", guard, at, number);
+    else
+        rp__text_add(e->out, "    if (%s) *(rp_vec_%s_%u *)(%s) = %c%u;\n", guard, rp__emit_word_type(dtype), words, at,
+                     half ? 'y' : 'w', number);
 }
 
 void rp__emit_lane_stores(const rp__emitter *e, bool rows, const char *guard) {

@@ -105,9 +105,13 @@ RP_FN void rp_fragment_b(rp_u32 *f, const RP_T *tile, int row, int k, int lane, 
     }
 }
 
-/* Fragments of f32 as tf32. */
+/* Fragments of f32 as tf32; RP_EVEN: half to even, as bulk copies do, else half away, which is one addition. */
+#ifndef RP_EVEN
+#define RP_EVEN 0
+#endif
 RP_FN void rp_fragment_tf32(rp_u32 *f, int n) {
-    _Pragma("unroll") for (int i = 0; i < n; i++) f[i] = rp_cvt_f32_to_tf32(rp_bits_f32(f[i]));
+    _Pragma("unroll") for (int i = 0; i < n; i++) f[i] =
+        RP_EVEN ? rp_cvt_f32_to_tf32_even(rp_bits_f32(f[i])) : rp_cvt_f32_to_tf32(rp_bits_f32(f[i]));
 }
 /* f32 as tf32, at most sixteen: only where one of them may be NaN is each looked at. */
 RP_FN void rp_tf32_all(float *v, int n) {
@@ -116,9 +120,10 @@ RP_FN void rp_tf32_all(float *v, int n) {
     const float sum = (part[0] + part[1]) + (part[2] + part[3]);
     if (sum == sum) {
         _Pragma("unroll") for (int i = 0; i < n; i++) v[i] =
-            rp_bits_f32(rp_f32_bits(v[i]) + 0xfffu + (rp_f32_bits(v[i]) >> 13 & 1));
+            rp_bits_f32(rp_f32_bits(v[i]) + (RP_EVEN ? 0xfffu + (rp_f32_bits(v[i]) >> 13 & 1) : 0x1000u));
     } else {
-        _Pragma("unroll") for (int i = 0; i < n; i++) v[i] = rp_bits_f32(rp_cvt_f32_to_tf32(v[i]));
+        _Pragma("unroll") for (int i = 0; i < n; i++) v[i] =
+            rp_bits_f32(RP_EVEN ? rp_cvt_f32_to_tf32_even(v[i]) : rp_cvt_f32_to_tf32(v[i]));
     }
 }
 /* So many floats between memory and registers: 1 or 4, put also 2. */

@@ -49,13 +49,14 @@
  *   rp_ld_nc_v4_f32 rp_ld_nc_v4_u32 rp_ld_nc_v2_f64
  *   rp_ld_v2_f32 rp_ld_v4_f32 rp_ld_v2_f64 rp_ld_v4_i32 rp_ld_v2_u32 rp_ld_v4_u32 rp_ld_v2_i64 rp_ld_v2_u64
  *   rp_st_v2_f32 rp_st_v4_f32 rp_st_v2_f64 rp_st_v4_i32 rp_st_v2_u32 rp_st_v4_u32 rp_st_v2_i64 rp_st_v2_u64
+ *   rp_st_v8(void *, const void *): eight words of 4 bytes at a multiple of 16; where neighbours in a warp store neighbours, whole sectors of 32 bytes
  *   rp_prefetch_l2(p) rp_opaque(p: what it was made of is forgotten, so that an offset is added to it in one instruction)
  *   rp_cp_async_4(shared, global) rp_cp_async_8 rp_cp_async_16 rp_cp_async_16_zfill(shared, global, bytes: the rest is
  *   zero) rp_cp_async_4_zfill rp_cp_async_8_zfill
  *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
  * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
  *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded
- *   half to even; 13 of them are left that no instruction reads
+ *   half away; 13 of them are left that no instruction reads rp_cvt_f32_to_tf32_even(x): half to even, as bulk copies round
  *   rp_cvt_f32_to_f16x2(low, high): both in a u32 rp_cvt_f32_to_bf16x2
  *   rp_cvt_f16x2_to_f32(two, high: 0 or 1) rp_cvt_bf16x2_to_f32
  *   rp_round_f32_to_f16(x): to the nearest f16, as an f32 rp_round_f32_to_bf16
@@ -308,6 +309,10 @@ RP_FN float rp_round_f32_to_bf16(float x) { return rp_bits_f32(rp_cvt_f32_to_bf1
 /* The instruction of 9.0 (cvt.rn.tf32) runs at a quarter of the rate of a plain one. */
 RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
     const rp_u32 bits = __float_as_uint(x);
+    return x == x ? bits + 0x1000u : 0x7fffffffu;
+}
+RP_FN rp_u32 rp_cvt_f32_to_tf32_even(float x) {
+    const rp_u32 bits = __float_as_uint(x);
     return x == x ? bits + 0xfffu + (bits >> 13 & 1) : 0x7fffffffu;
 }
 RP_FN rp_i32 rp_cvt_f32_to_i32(float x) { return x == x ? __float2int_rz(x) : 0; }
@@ -527,6 +532,25 @@ RP__VECTOR(v2_u32, rp_u32x2, rp_u32)
 RP__VECTOR(v4_u32, rp_u32x4, rp_u32)
 RP__VECTOR(v2_i64, rp_i64x2, rp_i64)
 RP__VECTOR(v2_u64, rp_u64x2, rp_u64)
+/* Two lanes side by side exchange halves of what is side by side in memory. */
+RP_FN void rp_st_v8(void *to, const void *from) {
+    const rp_u32 here = __activemask();
+    const int lane = (int)(threadIdx.x & 31), odd = lane & 1; /* blocks have whole warps along x */
+    rp_u32 *p = (rp_u32 *)to;
+    const rp_u64 other = __shfl_xor_sync(here, (rp_u64)p, 1);
+    const int paired = (here >> (lane ^ 1) & 1) && other == (odd ? (rp_u64)(p - 8) : (rp_u64)(p + 8));
+    rp_u32x4 low = *(const rp_u32x4 *)from, high = *((const rp_u32x4 *)from + 1), got;
+    got.x = __shfl_xor_sync(here, odd ? low.x : high.x, 1);
+    got.y = __shfl_xor_sync(here, odd ? low.y : high.y, 1);
+    got.z = __shfl_xor_sync(here, odd ? low.z : high.z, 1);
+    got.w = __shfl_xor_sync(here, odd ? low.w : high.w, 1);
+    if (paired && odd)
+        low = got;
+    else if (paired)
+        high = got;
+    *(rp_u32x4 *)(paired && odd ? p - 4 : p) = low;
+    *(rp_u32x4 *)(paired && !odd ? p + 8 : p + 4) = high;
+}
 RP_FN void rp_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 RP_FN rp_u32 rp__shared_address(const void *p) { return (rp_u32)__cvta_generic_to_shared(p); }
 /* A block whose shared memory others read must not end before they have: a barrier stands behind the last read. */
