@@ -76,12 +76,15 @@ static int64_t depth_of(rp_dtype dtype) { return LINE / (int64_t)rp__dtype_bytes
 enum { ROUNDED_STEP = 8, NARROW_STEP = 16 }; /* of the inner index, of the tensor cores */
 bool rp__conv_rounds_even(const rp__conv_extent *e) { return e->kind != 2 && channels_of(e) % ROUNDED_STEP == 0; }
 
-/* A step of the tensor cores is of one tap, as everywhere. */
+/* A step of the tensor cores is of one tap, as everywhere. Of 16-bit floats with short sums results bound the kernel, and conv_mma.cuh's tiles are
+ * smaller than what copies need on their way. */
 static bool is_of_kind(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
-    enum { LEAST_ROWS = 24 };
-    const int64_t channels = channels_of(e), step = dtype == RP_F32 ? ROUNDED_STEP : NARROW_STEP;
+    enum { LEAST_ROWS = 24, SHORT = 2 /* tiles along the inner index */ };
+    const int64_t channels = channels_of(e), depth = depth_of(dtype),
+                  step = dtype == RP_F32 ? ROUNDED_STEP : NARROW_STEP;
     return d->arch == 90 && d->clusters && e->kind != 2 && e->m >= LEAST_ROWS && channels % step == 0 &&
-           channels * 2 >= depth_of(dtype) && (e->groups == 1 || channels % depth_of(dtype) == 0);
+           channels * 2 >= depth && (e->groups == 1 || channels % depth == 0) &&
+           (dtype == RP_F32 || e->taps * over(channels, depth) > SHORT);
 }
 
 /* us of the tile with so many shares (an H200: gpu_kernels --conv-tile N, N of conv_parts.h): what comes to a multiprocessor bounds a step, or what
