@@ -987,7 +987,7 @@ static void check_tiles(void) {
     }
 }
 
-/* Bulk copies give the bits of other tiles: forward and input gradients, windows that leave the picture, strides with classes that have no taps,
+/* Bulk copies give the bits of other tiles: forward, input and weight gradients, windows that leave the picture, strides with classes that have no taps,
  * dilations, groups, channels that are no whole lines, one to three dims, images that end within a tile; f32 with ties. */
 static rp_tensor *last_channels(rp_tensor *t, int spatial) {
     static const int64_t there[3][5] = {{0, 2, 1}, {0, 2, 3, 1}, {0, 2, 3, 4, 1}},
@@ -1005,6 +1005,8 @@ static void test_bulk(void **state) {
                                      {1, 2, 64, 64, 40, 7, 2, 3, 1, 1},   {3, 1, 32, 64, 6, 3, 1, 1, 1, 1},
                                      {2, 2, 256, 256, 6, 1, 1, 0, 1, 1},  {3, 1, 64, 32, 7, 2, 2, 0, 1, 1}};
     static const rp_dtype dtypes[] = {RP_F16, RP_F32, RP_BF16};
+    static const char *const names[] = {"convolutions by bulk copies", "input gradients by bulk copies",
+                                        "weight gradients by bulk copies"};
     if (!have_cuda) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
     assert_int_equal(rp_set_float32_conv_precision("tf32"), RP_OK);
@@ -1018,39 +1020,42 @@ static void test_bulk(void **state) {
                 size[0][2 + d] = e[4] + d, size[1][2 + d] = d ? e[5] : (e[5] + 1) / 2;
                 size[2][2 + d] = (size[0][2 + d] + 2 * padding[d] - dilation[d] * (size[1][2 + d] - 1) - 1) / e[6] + 1;
             }
-            rp_tensor *in[3], *want[2] = {NULL, NULL};
+            rp_tensor *in[3], *want[3] = {NULL, NULL, NULL};
             for (int k = 0; k < 3; k++) {
-                static float x[1 << 17];
+                static float data[1 << 17];
                 int64_t n = 1;
                 for (int d = 0; d < dims + 2; d++) n *= size[k][d];
-                assert_in_range(n, 1, (int)(sizeof x / sizeof *x));
+                assert_in_range(n, 1, (int)(sizeof data / sizeof *data));
                 for (int64_t i = 0; i < n; i++) {
                     uint32_t bits;
-                    x[i] = (float)((i * 7919 + k * 104729) % 2003 - 1001) / 911.0f;
-                    memcpy(&bits, &x[i], sizeof bits);
+                    data[i] = (float)((i * 7919 + k * 104729) % 2003 - 1001) / 911.0f;
+                    memcpy(&bits, &data[i], sizeof bits);
                     if (i % 5 == 0) bits = (bits & ~0x1fffu) | 0x1000; /* between two tf32 */
-                    memcpy(&x[i], &bits, sizeof bits);
+                    memcpy(&data[i], &bits, sizeof bits);
                 }
-                in[k] = last_channels(rp_to_dtype(rp_from_data(x, size[k], (size_t)dims + 2, RP_F32), dtypes[t]), dims);
+                in[k] =
+                    last_channels(rp_to_dtype(rp_from_data(data, size[k], (size_t)dims + 2, RP_F32), dtypes[t]), dims);
             }
+            const bool weights = dtypes[t] == RP_F32 && e[2] / e[9] % 32 == 0; /* of f32 alone */
             for (unsigned tile = 0; tile <= TILES; tile++) {
                 if (tile && !test_cuda_takes(s * 5 + t * 3 + tile, TILES)) continue;
-                for (int k = 0; k < 2; k++) {
+                for (int k = 0; k < (weights ? 3 : 2); k++) {
                     const unsigned before = rp__conv_bulks;
                     rp__cuda_conv_tile = tile ? FIRST + tile - 1 : 1;
-                    rp_tensor *leaf = rp_detach(in[0]), *got;
+                    rp_tensor *leaf = rp_detach(in[k == 2]), *got;
                     (void)rp_set_requires_grad(leaf, true);
+                    rp_tensor *x = k == 2 ? in[0] : leaf, *w = k == 2 ? leaf : in[1];
                     const size_t n = (size_t)dims;
-                    rp_tensor *y = dims == 1   ? rp_conv1d(leaf, in[1], NULL, stride, n, padding, n, dilation, n, e[9])
-                                   : dims == 2 ? rp_conv2d(leaf, in[1], NULL, stride, n, padding, n, dilation, n, e[9])
-                                               : rp_conv3d(leaf, in[1], NULL, stride, n, padding, n, dilation, n, e[9]);
+                    rp_tensor *y = dims == 1   ? rp_conv1d(x, w, NULL, stride, n, padding, n, dilation, n, e[9])
+                                   : dims == 2 ? rp_conv2d(x, w, NULL, stride, n, padding, n, dilation, n, e[9])
+                                               : rp_conv3d(x, w, NULL, stride, n, padding, n, dilation, n, e[9]);
                     got = rp_detach(y);
                     if (k) rp_grad(&y, 1, &leaf, 1, &in[2], NULL, &got);
                     rp__cuda_conv_tile = 0;
                     ok();
                     if (tile) {
-                        assert_same(want[k], got, k ? "input gradients by bulk copies" : "convolutions by bulk copies");
-                        if (rp__conv_bulks != before + 1 + (unsigned)k)
+                        assert_same(want[k], got, names[k]);
+                        if (rp__conv_bulks != before + 1 + (k > 0))
                             fail_msg("shape %u, type %u, tile %u, %d: no bulk copies", s, t, tile, k);
                     } else {
                         assert_int_equal(rp__conv_bulks, before);

@@ -32,17 +32,18 @@ enum {
     LONG,
     LONGER,
     DIRECT,
-    VECTORS,          /* conv_mma.cuh, which with conv_few.cuh and conv_patch.cuh has OUT_WIDE */
-    PARTS,            /* sums of shares stay in memory (conv_shares.c), of weight gradients */
-    EVEN = PARTS,     /* of others: f32 is rounded half to even, as bulk copies do */
-    ROWS = TILE,      /* of DIRECT */
-    MASKS = OUT_WIDE, /* conv.cuh alone */
-    NEAR = DIRECT,    /* conv_mma.cuh alone: RP_MASKS */
-    FEW = LONG,       /* of MMA: conv_few.cuh; then TILE is a row of `few_tiles` */
-    WHOLE = LONGER,   /* and rows of the picture are whole vectors */
-    PAIRS = SAME,     /* and neighbours of the inner index lie in pairs */
-    A_ONE = LONGER,   /* of VECTORS: weights of f32 come one by one */
-    POINT = SLICED    /* and the window is the pixel itself: RP_POINT */
+    VECTORS,               /* conv_mma.cuh, which with conv_few.cuh and conv_patch.cuh has OUT_WIDE */
+    PARTS,                 /* sums of shares stay in memory (conv_shares.c), of weight gradients */
+    EVEN = PARTS,          /* of others: f32 is rounded half to even, as bulk copies do */
+    WEIGHT_EVEN = CLASSES, /* the same of weight gradients */
+    ROWS = TILE,           /* of DIRECT */
+    MASKS = OUT_WIDE,      /* conv.cuh alone */
+    NEAR = DIRECT,         /* conv_mma.cuh alone: RP_MASKS */
+    FEW = LONG,            /* of MMA: conv_few.cuh; then TILE is a row of `few_tiles` */
+    WHOLE = LONGER,        /* and rows of the picture are whole vectors */
+    PAIRS = SAME,          /* and neighbours of the inner index lie in pairs */
+    A_ONE = LONGER,        /* of VECTORS: weights of f32 come one by one */
+    POINT = SLICED         /* and the window is the pixel itself: RP_POINT */
 };
 
 /* tm rows by tn columns; threads, of fma so many of them side by side, of tensor cores warps above each other. */
@@ -190,8 +191,9 @@ static void common_macros(uint64_t facts, rp__text *out) {
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
                  bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS) && (facts >> KIND & 3) == 2, unit_of(facts));
-    rp__text_add(out, "#define RP_EVEN %d\n", bit(facts, EVEN) && (facts >> KIND & 3) != 2);
-    rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_lanes(facts), bit(facts, CLASSES));
+    rp__text_add(out, "#define RP_EVEN %d\n", bit(facts, (facts >> KIND & 3) == 2 ? WEIGHT_EVEN : EVEN));
+    rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_lanes(facts),
+                 bit(facts, CLASSES) && (facts >> KIND & 3) != 2);
     rp__text_add(out, "#define RP_MAPS %u\n", rp__conv_is_bulk(facts) ? rp__conv_bulk_tile_of(facts).maps : 0);
     rp__text_add(out, "#define RP_TF32 %d\n#define RP_CHUNK %d\n", is_tf32(facts),
                  is_tf32(facts)    ? RP__CONV_ROUNDED_CHUNK
@@ -249,6 +251,17 @@ static void bulk_macros(uint64_t facts, rp__text *out) {
         out, "#define RP_RESIDENT %u\n#define RP_TILES %u\n#define RP_WG 1\n#define RP_BESIDE\n#define RP_POINT %d\n",
         t.resident, t.stages, bit(facts, POINT));
     group_macros(facts, t.tn * t.wm / 2, is_tf32(facts) && !bit(facts, A_ALONG), out);
+    rp__text_write(out, rp__embed_conv_leave_cuh, rp__embed_conv_leave_cuh_len);
+}
+static void bulk_weight_macros(uint64_t facts, rp__text *out) {
+    const rp__conv_bulk_tile t = rp__conv_bulk_tile_of(facts);
+    common_macros(facts, out);
+    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK 32\n#define RP_WM %u\n#define RP_STAGES %u\n",
+                 t.tm, t.tn, t.wm, t.stages);
+    rp__text_add(out, "#define RP_RESIDENT %u\n#define RP_TILES %u\n#define RP_WG 0\n#define RP_BESIDE\n", t.resident,
+                 t.stages);
+    rp__text_puts(out, "/* rp_wgmma_: of sm_90a */\n");
+    rp__text_write(out, rp__embed_conv_panels_cuh, rp__embed_conv_panels_cuh_len);
     rp__text_write(out, rp__embed_conv_leave_cuh, rp__embed_conv_leave_cuh_len);
 }
 
@@ -547,6 +560,7 @@ _Static_assert(FIRST_GROUP_TILE + TURNED_TILES <= EVEN_TILE, "tiles that turned_
 
 int64_t rp__conv_turned_parts(const rp__conv_extent *e, const rp__device *d, int64_t most) {
     enum { LEAST_COLUMNS = 128, ROUNDS = 4, EACH = 4 };
+    if (rp__conv_bulk_turns(e, d)) return rp__conv_bulk_parts(e, d, most);
     int64_t best = 0;
     double least = 0;
     if (d->arch != 90 || e->n < LEAST_COLUMNS || e->og % EACH || e->cg % EACH) return 0;
@@ -735,6 +749,7 @@ static unsigned split_of(const rp__conv_extent *e, const rp__operand *const *o, 
     unsigned split = 0;
     if (!d->clusters) return 0;
     double us;
+    if (tf32 && e->kind == 2 && rp__conv_bulk_turns(e, d)) return 0; /* shares are in memory, or none */
     const unsigned bulk = mma && !tf32 ? rp__conv_bulk_split(e, d, o[0]->dtype, &us) : UINT32_MAX;
     if (tf32) return rounded_split_of(e, o, conv, d, patch);
     if (bulk != UINT32_MAX) return bulk;
@@ -1008,7 +1023,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     out->block[0] = 256;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
              (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS | (uint64_t)e.strided << CLASSES;
-    if (tf32 && kind != 2 && rp__conv_rounds_even(&e)) *facts |= UINT64_C(1) << EVEN;
+    if (tf32 && rp__conv_rounds_even(&e)) *facts |= UINT64_C(1) << (kind == 2 ? WEIGHT_EVEN : EVEN);
     const uint64_t unread = *facts;
     const bool warpgroups = d->arch == 90 && !wide;
     rp__conv_patch patch;
@@ -1016,10 +1031,16 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;
-    } else if (mma && warpgroups && !parts && kind != 2 && rp__conv_bulk_plan(&e, all, &call->conv, d, split, &bulk) &&
+    } else if (mma && warpgroups &&
+               (kind == 2 ? tf32 && rp__conv_bulk_weight_plan(&e, all, &call->conv, d, parts, &bulk)
+                          : rp__conv_bulk_plan(&e, all, &call->conv, d, split, &bulk)) &&
                rp__cuda_maps(p->device)) {
-        *facts |= bulk.facts | (uint64_t)is_point(p, &e, windowed, result) << POINT;
-        results(&e, result, windowed, call->neighbours, facts);
+        *facts |= bulk.facts;
+        if (kind == 2)
+            *facts |= (uint64_t)(result && neighbours(result, 0)) << OUT_ROWS;
+        else
+            *facts |= (uint64_t)is_point(p, &e, windowed, result) << POINT;
+        if (kind != 2) results(&e, result, windowed, call->neighbours, facts);
         gx = bulk.columns, gy = bulk.rows;
         out->shared_bytes = bulk.shared_bytes;
         out->block[0] = 256 + 64; /* two warps ask for copies */
@@ -1094,8 +1115,11 @@ rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *
     if (out->grid[0] == 0) return RP_OK;
     if (rp__conv_is_bulk(key.facts)) {
         key.family = "conv_bulk";
-        return rp__text_kernel(p->device, &key, bulk_macros, rp__embed_conv_bulk_cuh, rp__embed_conv_bulk_cuh_len,
-                               &out->kernel);
+        return (key.facts >> KIND & 3) == 2
+                   ? rp__text_kernel(p->device, &key, bulk_weight_macros, rp__embed_conv_bulk_weight_cuh,
+                                     rp__embed_conv_bulk_weight_cuh_len, &out->kernel)
+                   : rp__text_kernel(p->device, &key, bulk_macros, rp__embed_conv_bulk_cuh, rp__embed_conv_bulk_cuh_len,
+                                     &out->kernel);
     }
     if (bit(key.facts, VECTORS)) {
         key.family = "conv_mma";

@@ -53,8 +53,15 @@ static int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool rp__conv_is_bulk(uint64_t facts) { return bit(facts, VECTORS) && bit(facts, BULK); }
 
+/* Weight gradients: a panel is of one tap, rows begin at 16 bytes, and few rows or columns would leave tiles empty. */
+enum { PANEL = 32, EACH = 4, WEIGHT_ROWS = 64, WEIGHT_COLUMNS = 128, WEIGHT_STEP = 32 /* places */ };
+static const struct tile weight_tile = {WEIGHT_ROWS, WEIGHT_COLUMNS, 2, 4, 2};
+static const struct tile *tile_at(uint64_t facts) {
+    return field(facts, KIND, 2) == 2 ? &weight_tile : &tiles[field(facts, TILE, 4)];
+}
+
 rp__conv_bulk_tile rp__conv_bulk_tile_of(uint64_t facts) {
-    const struct tile *t = &tiles[field(facts, TILE, 4)];
+    const struct tile *t = tile_at(facts);
     return (rp__conv_bulk_tile){.tm = t->tm,
                                 .tn = t->tn,
                                 .wm = t->wm,
@@ -74,7 +81,13 @@ static int64_t channels_of(const rp__conv_extent *e) { return e->kind == 0 ? e->
 static int64_t depth_of(rp_dtype dtype) { return LINE / (int64_t)rp__dtype_bytes(dtype); }
 
 enum { ROUNDED_STEP = 8, NARROW_STEP = 16 }; /* of the inner index, of the tensor cores */
-bool rp__conv_rounds_even(const rp__conv_extent *e) { return e->kind != 2 && channels_of(e) % ROUNDED_STEP == 0; }
+static bool has_panels(const rp__conv_extent *e) {
+    return e->kind == 2 && e->m >= WEIGHT_ROWS / 2 && e->n >= WEIGHT_COLUMNS && e->cg % PANEL == 0 &&
+           e->og % (e->groups > 1 ? PANEL : EACH) == 0;
+}
+bool rp__conv_rounds_even(const rp__conv_extent *e) {
+    return e->kind == 2 ? has_panels(e) : channels_of(e) % ROUNDED_STEP == 0;
+}
 
 /* A step of the tensor cores is of one tap, as everywhere. Of 16-bit floats with short sums results bound the kernel, and conv_mma.cuh's tiles are
  * smaller than what copies need on their way. */
@@ -228,19 +241,99 @@ bool rp__conv_bulk_plan(const rp__conv_extent *e, const rp__operand *const *o, c
     return true;
 }
 
+/* ---- weight gradients */
+
+bool rp__conv_bulk_turns(const rp__conv_extent *e, const rp__device *d) {
+    return d->arch == 90 && d->clusters && has_panels(e);
+}
+
+static int64_t weight_blocks(const rp__conv_extent *e) {
+    return over(e->m, WEIGHT_ROWS) * over(e->n, WEIGHT_COLUMNS) * e->groups;
+}
+
+/* us in so many parts (an H200: gpu_kernels --conv-tile 17 over works `convw tf32`): a step of one block, and of two of a multiprocessor. */
+static double weight_time(const rp__conv_extent *e, const rp__device *d, int64_t parts) {
+    static const double CLOCKS = 1755, ENDS = 5, STEP[2] = {1150, 1350}, SUM = 6, SUMS = 3e6;
+    const int64_t blocks = weight_blocks(e) * parts, room = (int64_t)weight_tile.resident * d->multiprocessors,
+                  turns = over(blocks, room), last = blocks - (turns - 1) * room,
+                  steps = over(over(e->k, parts), WEIGHT_STEP);
+    const double clocks = (double)(turns - 1) * STEP[1] + STEP[last > d->multiprocessors];
+    return ENDS + (double)steps * clocks / CLOCKS +
+           (parts > 1 ? SUM + 8 * (double)e->m * (double)e->groups * (double)e->n * (double)parts / SUMS : 0);
+}
+
+int64_t rp__conv_bulk_parts(const rp__conv_extent *e, const rp__device *d, int64_t most) {
+    enum { ROUNDS = 4 };
+    int64_t best = 1;
+    double least = weight_time(e, d, 1);
+    for (int64_t k = 1; k <= ROUNDS; k++) {
+        const int64_t fit = k * d->multiprocessors / weight_blocks(e), parts = fit < most ? fit : most;
+        const double time = parts > 1 ? weight_time(e, d, parts) : least;
+        if (time < least) best = parts, least = time;
+    }
+    return best > 1 ? best : 0;
+}
+
+/* Places of y: one by one. */
+static void places_of(const rp__conv_extent *e, const rp__operand *y, rp__map_window *out) {
+    *out = (rp__map_window){.spatial = e->spatial};
+    for (unsigned d = 0; d < e->spatial; d++) out->places[d] = y->size[2 + d], out->step[d] = 1;
+}
+
+bool rp__conv_bulk_weight_plan(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                               const rp__device *d, int64_t parts, rp__conv_bulk *out) {
+    const unsigned forced = rp__cuda_conv_tile & ((1u << FORCED_SPLIT) - 1);
+    const rp__conv_extent as_forward = {.kind = 0, .spatial = e->spatial};
+    rp__map_window of_x, of_y;
+    if ((forced && (forced <= FIRST_FORCED || forced > LAST_FORCED)) || !rp__conv_bulk_turns(e, d) ||
+        (uintptr_t)o[0]->base % 16 || (uintptr_t)o[1]->base % 16)
+        return false;
+    places_of(e, o[0], &of_y);
+    if (!window_of(&as_forward, o, conv, 0, &of_x) || !rp__map_fits(o[1], &of_x) || !rp__map_fits(o[0], &of_y))
+        return false;
+    *out = (rp__conv_bulk){.facts = UINT64_C(1) << VECTORS | UINT64_C(1) << BULK | UINT64_C(1) << MMA};
+    if (room_of(&weight_tile) > d->shared_limit) return false;
+    out->us = weight_time(e, d, parts ? parts : 1);
+    out->columns = over(e->n, WEIGHT_COLUMNS) * (parts ? parts : 1);
+    out->rows = over(e->m, WEIGHT_ROWS);
+    out->shared_bytes = room_of(&weight_tile);
+    return true;
+}
+
+static rp_status weight_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *o,
+                              uint32_t first, rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__conv_extent as_forward = {.kind = 0, .spatial = e->spatial};
+    rp__map_window window;
+    for (unsigned k = 0; k < 2; k++) {
+        const uint32_t at = first + k * RP__MAP_WORDS;
+        if (k)
+            (void)window_of(&as_forward, o, &p->call->conv, 0, &window);
+        else
+            places_of(e, o[0], &window);
+        RP_TRY(rp__map_pixels(p->device, o[k], &window, true, PANEL, WEIGHT_STEP, buffer->words + at));
+        rp__operand_slot(o[k], at, RP__READ, buffer, out);
+    }
+    return RP_OK;
+}
+
 _Atomic unsigned rp__conv_bulks;
 
 rp_status rp__conv_bulk_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *o,
                               const rp__conv_bulk *plan, rp__launch_buffer *buffer, rp__launch *out) {
     const rp__operand *picture = o[e->kind == 0 ? 1 : 0], *w = o[2];
     const bool tf32 = w->dtype == RP_F32;
-    const struct tile *t = &tiles[field(plan->facts, TILE, 4)];
+    const struct tile *t = tile_at(plan->facts);
     const unsigned depth = (unsigned)depth_of(w->dtype), maps = 1u << field(plan->facts, MAPS, 2);
     const uint32_t first = (out->n_words + RP__MAP_ALIGN - 1) / RP__MAP_ALIGN * RP__MAP_ALIGN;
     uint64_t *words = buffer->words;
     rp__map_rows rows;
     bool along;
     memset(words + out->n_words, 0, (first + (1 + maps) * RP__MAP_WORDS - out->n_words) * sizeof *words);
+    if (e->kind == 2) {
+        out->n_words = first + 2 * RP__MAP_WORDS;
+        (void)atomic_fetch_add_explicit(&rp__conv_bulks, 1, memory_order_relaxed);
+        return weight_words(p, e, o, first, buffer, out);
+    }
     (void)weights_of(e, w, &rows, &along);
     RP_TRY(rp__map_box(p->device, &rows, tf32, depth, along ? t->tm : depth, words + first));
     rp__operand_slot(w, first, RP__READ | RP__AHEAD, buffer, out);

@@ -18,6 +18,9 @@
 #else
 #define RP_PASS_COLUMNS RP_TN
 #define RP_COLUMN_OF(pass, j) (j)
+#ifndef RP_COLUMN_AT /* of a warp, fragment j */
+#define RP_COLUMN_AT(j, i) ((j)*8 + (i))
+#endif
 #endif
 #ifdef RP_BESIDE /* threads behind the 256 that multiply come along */
 #define RP_MULTIPLIES (t < 256)
@@ -73,8 +76,9 @@ RP_FN void rp_leave(const RP_WORDS *q, RP_ACC *st, RP_SUMS, const rp_result *res
                 st[RP_ST_AT(wm * 64 + wrow + v / 2 * 8, wn * RP_PASS_WGN + j * 8 + lane % 4 * 2 + v % 2)] =
                     acc[(pass * (RP_PASS_WGN / 8) + j) * 4 + v];
 #else
-        _Pragma("unroll") for (int j = 0; j < RP_FN_; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
-            st[RP_ST_AT(wm * 16 + lane / 4 + v / 2 * 8, wn * (RP_TN / RP_WN) + j * 8 + lane % 4 * 2 + v % 2)] =
+        _Pragma("unroll") for (int j = 0; j < RP_FN_; j++) _Pragma("unroll") for (int v = 0; v < 4;
+                                                                                  v++) if (RP_MULTIPLIES)
+            st[RP_ST_AT(wm * 16 + lane / 4 + v / 2 * 8, wn * (RP_TN / RP_WN) + RP_COLUMN_AT(j, lane % 4 * 2 + v % 2))] =
                 acc[pass][j][v];
 #endif
 #if RP_SPLIT > 1

@@ -76,6 +76,12 @@ typedef struct rp__conv_bulk {
 /* Of y, x and w as they lie: the tile of least time. False: they do not serve. */
 bool rp__conv_bulk_plan(const rp__conv_extent *e, const rp__operand *const *sorted, const rp__conv_geometry *conv,
                         const rp__device *d, unsigned split, rp__conv_bulk *out);
+/* The same of weight gradients of f32 rounded to tf32 (conv_bulk_weight.cuh), with `parts` shares in memory or none: can sizes be served, and into
+   how many shares are sums best cut, at most so many; 0: into none. */
+bool rp__conv_bulk_turns(const rp__conv_extent *e, const rp__device *d);
+int64_t rp__conv_bulk_parts(const rp__conv_extent *e, const rp__device *d, int64_t most);
+bool rp__conv_bulk_weight_plan(const rp__conv_extent *e, const rp__operand *const *sorted,
+                               const rp__conv_geometry *conv, const rp__device *d, int64_t parts, rp__conv_bulk *out);
 /* Maps behind the words of the launch, with their slots. */
 rp_status rp__conv_bulk_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *sorted,
                               const rp__conv_bulk *plan, rp__launch_buffer *buffer, rp__launch *out);

@@ -26,7 +26,7 @@ static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
     if (parts > most) parts = most;
     if (parts > 1 && p->o[0].dtype == RP_F32 && rp__conv_on_tensor_cores(p)) {
         const int64_t turned = rp__conv_turned_parts(e, p->device, most);
-        if (turned > 1) parts = turned;
+        if (turned > 1 || rp__conv_bulk_turns(e, p->device)) parts = turned;
     }
     return parts > 1 && e->m * e->groups <= INT32_MAX / 4 / parts / e->n ? parts : 0;
 }

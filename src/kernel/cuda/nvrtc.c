@@ -93,9 +93,14 @@ static void compile_failed(job *j, nvrtcProgram program, nvrtcResult result) {
         log = rp__calloc(bytes + 1, 1);
     if (log && nvrtc->nvrtcGetProgramLog(program, log) == NVRTC_SUCCESS)
         rp__log(RP__LOG_KERNEL, "NVRTC on %s:\n%s", j->name, log);
+    const char *first = log ? strstr(log, ": error") : NULL; /* behind warnings that do not matter */
+    while (first && first > log && first[-1] != '\n') first--;
     j->status = RP_ERROR_COMPILE;
     (void)snprintf(j->message, sizeof j->message, "NVRTC %s on kernel %s: %s: %.600s", j->with->version, j->name,
-                   nvrtc->nvrtcGetErrorString(result), log ? log : "");
+                   nvrtc->nvrtcGetErrorString(result),
+                   first ? first
+                   : log ? log
+                         : "");
     rp__free(log);
 }
 
