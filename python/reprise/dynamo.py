@@ -163,7 +163,7 @@ class Part:
         for r in output.args[0]:
             self.results.append(self.result(r, slots, programmed, whole))
         tokens = {n.args[0] for n in low.asserted if checks(n)}
-        self.tokens = [k for k, n in enumerate(low.placeholders) if n in tokens]  # arguments that are None in a call
+        self.tokens = [k for k, n in enumerate(low.placeholders) if n in tokens or k in low.names]  # arguments that the program gets nothing for
         self.holds, self.asserts = [], []  # (a function of the arguments, what to say): before a run; (op, more of its arguments), of results behind the others
         nodes = list(graph.nodes) if low.asserted else []
         last = max((k for k, n in enumerate(nodes) if n.target is aten.copy_.default), default=0)
@@ -293,6 +293,8 @@ class Part:
             if isinstance(val, torch.Tensor):
                 dtype, sizes = type_of(val)
                 types.append((dtype, *library_device(val.device), sizes, tuple(isinstance(s, torch.SymInt) for s in val.shape)))
+            elif len(types) in self.low.names:
+                types.append((type_of(NOTHING)[0], 0, 0, (0,), (False,)))
             elif isinstance(val, (torch.SymInt, int)):
                 number = hint(val) + self.low.shifts.get(len(types), 0)
                 types.append((_c.dtypes()["int64"], 0, 0, (0, number), (False, isinstance(val, torch.SymInt))))
@@ -371,7 +373,7 @@ class Part:
     def arrange(self):
         """Where calls need nothing of Python's, the program does all of it."""
         places = {"program": lambda k: k, "argument": lambda k: -1 - k, "none": lambda: None}
-        if not (self.constants or self.low.shifts or self.random or self.restride or self.asserts) and all(r[0] in places for r in self.results):
+        if not (self.constants or self.low.shifts or self.tokens or self.random or self.restride or self.asserts) and all(r[0] in places for r in self.results):
             self.program.arrange(tuple(places[r[0]](*r[1:]) for r in self.results))
             self.arranged = True
 

@@ -74,6 +74,7 @@ class Lowering:
         self.steps, self.nodes, self.env, self.device = [], [], {}, device
         self.n_slots, self.n_regs = 0, 0
         self.sizes, self.words, self.random = {}, {}, False
+        self.names = set()  # arguments that stand for the ragged sizes of a nested tensor: no numbers
         self.shifts = {}  # by argument: what a number that may be negative is made larger by
         self.asserted = []  # nodes that assert something: of a tensor, behind the program; of sizes, before it
         self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
@@ -90,8 +91,12 @@ class Lowering:
         for k, n in enumerate(self.placeholders):
             val = n.meta.get("val")
             if isinstance(val, torch.SymInt) and isinstance(val.node.expr, sympy.Symbol):
+                bound = val.node.shape_env.bound_sympy(val.node.expr)
+                if bound is None:
+                    self.names.add(k)
+                    continue
                 self.sizes.setdefault(val.node.expr, (k, 1))
-                if val.node.shape_env.bound_sympy(val.node.expr).lower < 0:
+                if bound.lower < 0:
                     self.shifts[k] = SHIFT
 
     # ---- sizes

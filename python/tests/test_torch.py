@@ -495,6 +495,22 @@ class Sizes(Door):
     def test_a_device_is_given(self):
         self.check(lambda x: (x[tuple(torch.tril_indices(4, 3, device=x.device))], torch.randperm(4, device=x.device).sort()[0] * x[:, 0]), torch.randn(4, 3))
 
+    def test_nested_tensors(self):
+        """Ragged sizes are names, no numbers: programs get nothing for them."""
+        model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 2))
+        run = torch.compile(model, backend="reprise")
+        ragged = torch.nested.nested_tensor([torch.randn(n, 3) for n in (2, 4, 1)], layout=torch.jagged)
+        for _ in range(3):
+            found = []
+            for f in (run, model):
+                model.zero_grad()
+                y = f(ragged)
+                y.values().sum().backward()
+                found.append([y.values(), *(p.grad for p in model.parameters())])
+            for a, b in zip(*found):
+                self.same(a, b)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_a_size_beside_a_tensor(self):
         run = torch.compile(lambda x, n: (x.shape[0] - n, x.shape[0] - x, (x.shape[0] / 3) / n), backend="reprise", dynamic=True)
         for size in (3, 5):
