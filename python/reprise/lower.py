@@ -491,6 +491,18 @@ def _split(low, node, a, expect):
     return [low.one("clone", e, self=t) for t, e in zip(out, expect)] if name.endswith("_copy") else out
 
 
+MOST_TENSORS = 512  # of a step
+
+
+@special("cat")
+def _cat(low, node, a, expect):
+    """Of more tensors than a step takes: of parts."""
+    tensors, dim = a["tensors"], a.get("dim", 0)
+    while len(tensors) > MOST_TENSORS:
+        tensors = [low.one("cat", tensors=tensors[k:k + MOST_TENSORS], dim=dim) for k in range(0, len(tensors), MOST_TENSORS)]
+    return low.emit("cat", {"tensors": tensors, "dim": dim}, expect)
+
+
 @special("slice")
 def _slice(low, node, a, expect):
     end = a.get("end")

@@ -185,6 +185,10 @@ class Inference(Door):
                     torch._foreach_pow(2.0, ys), torch._foreach_add(ys, n), torch._foreach_sqrt(torch._foreach_mul(ys, ys)), xs)
         self.check(f, [torch.randn(3, 4), torch.randn(5)], [torch.randn(3, 4), torch.randn(5)], torch.tensor(0.5))
 
+    def test_more_tensors_than_a_step_takes(self):
+        xs = [torch.randn(2) for _ in range(700)]
+        self.check(lambda *xs: (torch.cat(xs), torch.stack(xs).sum(0)), *xs, calls=1)
+
     def test_products_and_sums_as_dynamo_writes_them(self):
         def f(x, y, z, n):
             x = x.clone()
