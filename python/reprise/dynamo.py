@@ -20,7 +20,7 @@ from . import _c, check_numbers
 from .attention import keep_whole
 from .constructors import move
 from .decompose import table
-from .lower import Lowering, checks, hint, type_of, where
+from .lower import FLOW, Lowering, checks, hint, type_of, where
 from .real import as_real, product_precision
 from .report import REPORT, Graph
 from .schema import Slot, Unsupported
@@ -72,7 +72,7 @@ VIEWS = {"contiguous", "reshape", "_reshape_alias", "_unsafe_view", "to_dtype", 
 
 def may_alias(node):
     """Does a result of the node share memory with an operand, or could it?"""
-    if node.target is operator.getitem:
+    if node.target is operator.getitem or getattr(node.target, "__name__", "") in FLOW:
         return True
     schema = getattr(node.target, "_schema", None)
     if schema is None:
@@ -146,9 +146,10 @@ class Part:
         self.faults = []  # (node, reason)
         output = next(n for n in graph.nodes if n.op == "output")
         self.constants = []  # (tensor) behind the arguments
-        for n in graph.nodes:
-            if n.op == "get_attr":
-                self.constant(n, gm)
+        for owner in (m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)):  # with those of branches and loops
+            for n in owner.graph.nodes:
+                if n.op == "get_attr":
+                    self.constant(n, owner)
         for n in graph.nodes:
             if n.op in ("placeholder", "output", "get_attr"):
                 continue

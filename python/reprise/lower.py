@@ -8,7 +8,7 @@ import operator
 import sympy
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from . import _c
@@ -78,7 +78,7 @@ class Lowering:
         self.shifts = {}  # by argument: what a number that may be negative is made larger by
         self.asserted = []  # nodes that assert something: of a tensor, behind the program; of sizes, before it
         self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-        self.node = None
+        self.node, self.depth = None, 0  # depth: in how many branches and loops
         for n in self.placeholders:
             self.env[n] = Slot(self.n_slots)
             self.n_slots += 1
@@ -201,9 +201,14 @@ class Lowering:
         if row is None:
             raise Unsupported(f"no row {name}")
         tensors, attrs = arguments(row, given)
+        if len(tensors) > MOST_TENSORS:
+            raise Unsupported(f"{row.name} of {len(tensors)} tensors")
         out = self.slots(row.n_out)
         expect = tuple(expect or ()) + (None,) * (row.n_out - len(expect or ()))
-        self.random = self.random or any(p.base == "Generator" for p in row.params) or row.name in ("dropout", "native_dropout", "bernoulli_p")
+        if any(p.base == "Generator" for p in row.params) or row.name in ("dropout", "native_dropout", "bernoulli_p"):
+            if self.depth:
+                raise Unsupported("random numbers in a branch or a loop")
+            self.random = True
         self.steps.append(("op", row.name, where(self.node), tensors, attrs, tuple(s.index for s in out), expect))
         self.nodes.append(self.node)
         return out
@@ -230,6 +235,42 @@ class Lowering:
     def full(self, value, dtype, size=()):
         return self.one("full", size=list(size), fill_value=value, dtype=dtype)
 
+    # ---- branches and loops
+
+    def block(self, graph, given, own=0):
+        """A graph of a node's own as (slots that it is given, steps, slots of results): `given` are what its arguments are outside, of which
+        the first `own` are others at every run."""
+        steps, nodes, words, node = self.steps, self.nodes, self.words, self.node
+        self.steps, self.nodes, self.words, self.depth = [], [], dict(words), self.depth + 1
+        fresh = self.slots(own)
+        try:
+            found = self.inline(graph, [*fresh, *given[own:]])
+            if not all(isinstance(r, Slot) for r in found):
+                raise Unsupported("a branch or a loop that gives something else than tensors")
+            return tuple(s.index for s in fresh), self.steps, tuple(r.index for r in found)
+        finally:
+            self.steps, self.nodes, self.words, self.node, self.depth = steps, nodes, words, node, self.depth - 1
+
+    def inline(self, graph, given):
+        """The nodes of a graph of a node's own, with its arguments; its results."""
+        self.env.update(zip((n for n in graph.nodes if n.op == "placeholder"), given))
+        for n in graph.nodes:
+            if n.op == "output":
+                results = n.args[0] if isinstance(n.args[0], (tuple, list)) else (n.args[0],)
+                return [self.value(r) for r in results]
+            if n.target in ASSERTS or checks(n):
+                raise Unsupported("an assertion in a branch or a loop")
+            if n.op not in ("placeholder", "get_attr"):
+                self.lower(n)
+        raise Unsupported("a graph without results")
+
+    def graph_of(self, node):
+        """The graph that an argument of a node is."""
+        found = functools.reduce(getattr, node.target.split("."), node.graph.owning_module) if isinstance(node, Node) and node.op == "get_attr" else None
+        if not isinstance(found, GraphModule):
+            raise Unsupported("a function that is no graph")
+        return found.graph
+
     # ---- nodes
 
     def lower(self, node):
@@ -251,9 +292,12 @@ class Lowering:
             self.env[node] = whole[node.args[1]]
             return
         target = node.target
+        vals = list(val) if isinstance(val, (list, tuple)) else [val]
+        if getattr(target, "__name__", "") in FLOW and isinstance(target, torch._ops.HigherOrderOperator):
+            self.env[node] = FLOW[target.__name__](self, node, [expected(v) for v in vals])
+            return
         if not isinstance(target, torch._ops.OpOverload):
             raise Unsupported(f"{getattr(target, '__name__', target)} is no ATen op")
-        vals = list(val) if isinstance(val, (list, tuple)) else [val]
         expect = [expected(v) for v in vals]
         for v in vals:  # a number of the CPU is as good on the device of the others, unless somebody sees it
             if isinstance(v, torch.Tensor) and v.device != self.device and (v.dim() or v.device.type != "cpu"):
@@ -353,7 +397,7 @@ for _name in ("alias", "detach", "lift", "lift_fresh", "_conj_physical"):
 @special("copy_")
 def _copy_(low, node, a, expect):
     source = node.args[0]
-    if not isinstance(source, Node) or source.op != "placeholder":
+    if not isinstance(source, Node) or source.op != "placeholder" or source not in low.placeholders:
         raise Unsupported("a write into what is no argument")
     return low.emit("copy_", {"self": a["self"], "src": a["src"]})
 
@@ -534,6 +578,91 @@ def _as_strided_scatter(low, node, a, expect):
         along = low.one("mul_scalar", self=low.one("arange", start=0, end=size, step=1, dtype=torch.int64), other=stride)
         place = low.one("add", self=place, other=low.one("reshape", self=along, shape=[size if k == d else 1 for k in range(len(sizes))]))
     return low.emit("put", {"self": a["self"], "index": place, "source": a["src"]}, expect)
+
+
+# ---- branches and loops: operators of a higher order, whose arguments are graphs
+
+FLOW = {}
+
+
+def flow(name):
+    def register(f):
+        FLOW[name] = f
+        return f
+    return register
+
+
+def _given(low, nodes):
+    """What the arguments of a node's graphs are here; sizes are known in them as they are outside."""
+    return [low.value(n) if not isinstance(n, Node) or isinstance(n.meta.get("val"), torch.Tensor) else None for n in nodes]
+
+
+@flow("cond")
+def _cond(low, node, expect):
+    pred, then, other, operands = node.args
+    given = _given(low, operands)
+    blocks = [low.block(low.graph_of(g), given) for g in (then, other)]
+    if not isinstance(pred, Node) or not isinstance(pred.meta["val"], torch.Tensor):
+        raise Unsupported("a branch that goes by a number")
+    out = low.slots(len(expect))
+    low.steps.append(("cond", where(node), (low.value(pred).index,), tuple(s.index for s in out), tuple(expect), *blocks))
+    low.nodes.append(node)
+    return out
+
+
+@flow("while_loop")
+def _while(low, node, expect):
+    cond, body, state, others = node.args
+    given = _given(low, [*state, *others])
+    if not all(isinstance(g, Slot) for g in given[:len(state)]):
+        raise Unsupported("a loop whose state is a number")
+    blocks = [low.block(low.graph_of(g), given, own=len(state)) for g in (cond, body)]
+    out = low.slots(len(expect))
+    low.steps.append(("while", where(node), tuple(g.index for g in given[:len(state)]), tuple(s.index for s in out), tuple(expect), *blocks))
+    low.nodes.append(node)
+    return out
+
+
+@flow("invoke_subgraph")
+def _invoke(low, node, expect):
+    return low.inline(low.graph_of(node.args[0]), _given(low, node.args[2:]))
+
+
+MOST_UNROLLED = 4096  # nodes of a loop over rows
+
+
+def _unrolled(graph, rows):
+    if not isinstance(rows, int):
+        raise Unsupported("a loop over rows whose number changes")
+    if rows * len(graph.nodes) > MOST_UNROLLED:
+        raise Unsupported(f"a loop over {rows} rows, which would be {rows * len(graph.nodes)} nodes")
+    return graph, range(rows)
+
+
+@flow("scan")
+def _scan(low, node, expect):
+    """Over the first dimension, one after the other."""
+    combine, first, xs, others = node.args
+    graph, rows = _unrolled(low.graph_of(combine), xs[0].meta["val"].shape[0])
+    state, xs, others = (_given(low, nodes) for nodes in (first, xs, others))
+    found = []
+    for k in rows:
+        out = low.inline(graph, [*state, *(low.one("select", self=x, dim=0, index=k) for x in xs), *others])
+        state, found = out[:len(state)], [*found, out[len(state):]]
+    if not found:
+        raise Unsupported("a loop over no rows")
+    return [*state, *(low.one("stack", e, tensors=list(ys), dim=0) for ys, e in zip(zip(*found), expect[len(state):]))]
+
+
+@flow("map_impl")
+def _map(low, node, expect):
+    body, xs, others = node.args
+    graph, rows = _unrolled(low.graph_of(body), xs[0].meta["val"].shape[0])
+    xs, others = _given(low, xs), _given(low, others)
+    found = [low.inline(graph, [*(low.one("select", self=x, dim=0, index=k) for x in xs), *others]) for k in rows]
+    if not found:
+        raise Unsupported("a loop over no rows")
+    return [low.one("stack", e, tensors=list(ys), dim=0) for ys, e in zip(zip(*found), expect)]
 
 
 # ---- convolution

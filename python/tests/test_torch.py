@@ -16,6 +16,9 @@ import weakref
 
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
@@ -828,6 +831,88 @@ class Random(Door):
         self.assertAlmostEqual(u.mean().item(), 0.5, delta=0.05)
         self.assertAlmostEqual(n.std().item(), 1, delta=0.1)
         self.assertAlmostEqual(b.mean().item(), 0.25, delta=0.05)
+
+
+class Flow(Door):
+    """Branches and loops, which are graphs within a graph."""
+
+    def whole(self, f, *calls, **options):
+        """Every call gives what f gives, and nothing of it ran in PyTorch."""
+        run = torch.compile(f, backend="reprise", **options)
+        for args in calls:
+            for a, b in zip(torch.utils._pytree.tree_leaves(run(*args)), torch.utils._pytree.tree_leaves(f(*args)), strict=True):
+                self.same(a, b)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+        self.assertTrue(reprise.explain().graphs)
+
+    def test_branches(self):
+        def f(x):
+            a, b = torch.cond(x.sum() > 0, lambda x: (x * 2 + torch.tensor([1.0, 2.0, 3.0]), x.sum()), lambda x: (x.cos(), x.prod()), (x,))
+            return a, torch.cond(b > 4, lambda a: torch.cond(a.max() > 9, lambda a: a * 3, lambda a: a - 1, (a,)), lambda a: a.sin(), (a,))
+        self.whole(f, *([torch.full((3,), v)] for v in (1.0, -1.0, 2.0, 5.0)))
+
+    def test_branches_over_sizes_and_numbers_that_change(self):
+        f = lambda x, y, k: torch.cond(x.sum() > 0, lambda x, y: x @ y.T * x.shape[0] + k, lambda x, y: (x * 2) @ y.T * k + y.shape[0], (x, y))
+        self.whole(f, *([torch.randn(a, 3) + s, torch.randn(b, 3), k] for a, b, s, k in ((2, 3, 9, 2), (4, 5, -9, -3), (6, 2, 9, -4), (2, 4, -9, 5))), dynamic=True)
+
+    def test_branches_train(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4))
+
+            def forward(self, x):
+                return torch.cond(x.sum() > 0, self.a, self.b, (x,)) * 2
+        for sign in (1, -1):
+            torch._dynamo.reset()
+            self.trained(Net().double(), [sign * torch.rand(3, 4, dtype=torch.float64)])
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_loops(self):
+        w = torch.randn(3, 3) * 0.3
+        one = torch.ones(2, 3)
+        start = lambda: torch.zeros((), dtype=torch.int64)
+        f = lambda x: while_loop(lambda i, x: (i < 5) & (x.abs().sum() < 100), lambda i, x: (i + 1, x @ w + x), (start(), x))
+        self.whole(f, [one], [one * 50], [one * 0.1])
+        swap = lambda a, b, i: while_loop(lambda a, b, i: i > 0, lambda a, b, i: (b.clone(), a.clone(), i - 1), (a, b, i))
+        self.whole(swap, *([one, one * 2, torch.tensor(k)] for k in range(4)))
+
+        def inner(i, x):
+            j, y = while_loop(lambda j, y: j < 3, lambda j, y: (j + 1, torch.cond(j % 2 == 0, lambda y: y * 2, lambda y: y - 1, (y,))), (start(), x))
+            return i + 1, y * x.shape[0]
+        self.whole(lambda x: while_loop(lambda i, x: i < x.shape[0], inner, (start(), x)), [one], [torch.ones(3, 3)], [torch.ones(4, 3)], dynamic=True)
+
+    def test_loops_over_rows(self):
+        x = torch.randn(4, 3)
+        self.whole(lambda x: scan(lambda c, x: (c + x, c * x), torch.zeros(3), x, dim=0), [x])
+        self.whole(lambda x: map_rows(lambda a, k: (a.sin() * k, a.sum()), x, torch.tensor(2.0)), [x])
+
+    def test_a_region_that_is_compiled_once(self):
+        blk = torch.compiler.nested_compile_region(lambda x, w: (x @ w).sin() + x.shape[0])
+        w = torch.randn(4, 4, requires_grad=True)
+        f = lambda x: blk(blk(x, w), w)
+        x, y = torch.randn(2, 4, requires_grad=True), torch.randn(2, 4)
+        a, b = (torch.autograd.grad(g(x).mul(y).sum(), (x, w)) for g in (torch.compile(f, backend="reprise"), f))
+        for p, q in zip(a, b):
+            self.same(p, q)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_what_stays_with_pytorch_says_why(self):
+        draws = lambda x: torch.cond(x.sum() > 0, lambda x: x + torch.rand(3) * 0, lambda x: x * 2, (x,))
+        counts = lambda x: while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x + i), (0, x))
+        long = lambda x: scan(lambda c, x: (c + x, c * x), torch.zeros(3), x.expand(3000, 3), dim=0)[0]
+        for f, why in ((draws, "random numbers in a branch or a loop"), (counts, "SymInt"), (long, "3000 rows")):
+            torch._dynamo.reset()
+            reprise.reset()
+            self.check(f, torch.ones(3), whole=False)
+            self.assertTrue(any(why in reason for _, reason in reprise.explain().reasons), reprise.explain())
+
+    def test_constants_of_a_part_are_those_of_its_branches(self):
+        def f(x):
+            y = x.to(torch.float8_e4m3fn).float()  # which splits the graph
+            return torch.cond(y.sum() > 0, lambda x: x * 2 + torch.tensor([1.0, 2.0, 3.0]), lambda x: x.sin(), (y,)) + 1
+        self.check(f, torch.ones(3), whole=False)
+        self.assertFalse(any("cond" in op for op, _ in reprise.explain().reasons))
 
 
 class Splits(Door):
