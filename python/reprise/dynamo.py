@@ -468,7 +468,7 @@ class Compiled:
 
     def __init__(self, gm, kind, options):
         gm = move(gm, device_of(gm.graph))
-        real, around = as_real(gm) or (gm, None)
+        real, around = as_real(gm, SAVED) or (gm, None)
         for n, of in zip(*([m for m in g.graph.nodes if m.op == "placeholder"] for g in (real, gm))):
             n.meta.update({SAVED: True} if SAVED in of.meta else {})
         gm = real

@@ -1251,6 +1251,40 @@ class Splits(Door):
         finite = torch.tensor([0j, 1e30 + 1e30j, 1e-30 - 1e-30j, 3 - 4j, 1e30 - 1e-30j, 5, 2j])
         self.check(lambda a, b: (a / b, b / a, a / b.real), finite, finite.flip(0))
 
+    def test_complex_numbers_of_sizes_that_change(self):
+        turns = torch.polar(torch.ones(32, 4), torch.outer(torch.arange(32.0), torch.tensor([1.0, 0.5, 0.2, 0.1])))
+
+        def turned(x):
+            z = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+            return torch.view_as_real(z * turns[:x.shape[1], None]).flatten(3)
+        run = torch.compile(turned, backend="reprise", dynamic=True)
+        for b, n in ((2, 5), (3, 7), (2, 32), (4, 6)):
+            x = torch.randn(b, n, 2, 8, requires_grad=True)
+            found = []
+            for f in (run, turned):
+                y = f(x)
+                found.append((y, *torch.autograd.grad((y * y.detach().cos()).sum(), x)))
+            for a, b in zip(*found):
+                self.same(a, b)
+        f = lambda z: (z.T * 2, (z * z.conj()).real, z.unsqueeze(1).expand(-1, 3, -1) * z.shape[0], z.sum(0).abs() + z.shape[1], torch.cat([z, z], 1).exp(), z.imag,
+                       z.reshape(-1, 2) / 3)
+        run = torch.compile(f, backend="reprise", dynamic=True)
+        for n, m in ((3, 4), (5, 2), (8, 6), (4, 3)):
+            z = torch.randn(n, m, dtype=torch.complex64)
+            for a, b in zip(run(z), f(z)):
+                self.same(a, b)
+                self.assertEqual(a.stride(), b.stride())
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_views_of_complex_numbers_of_sizes_that_change(self):
+        """Autograd makes them again of strides and offsets: those stay with PyTorch."""
+        f = lambda z: (lambda y: (z[1:], z.conj(), z.view(z.shape[0] * z.shape[1]), y, y.real, y.imag, y[1:], y.T))(z * 2)
+        run = torch.compile(f, backend="reprise", dynamic=True)
+        for n, m in ((3, 4), (5, 2), (8, 6)):
+            z = torch.randn(n, m, dtype=torch.complex64)
+            for a, b in zip(run(z), f(z)):
+                self.same(a, b)
+
     def test_complex_numbers_that_stay(self):
         """A size with a large prime factor, one that changes, and an op that is not written down."""
         self.check(lambda x: torch.fft.rfft(x).abs() + 1, torch.randn(97), whole=False)
