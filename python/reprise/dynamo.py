@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import _c, check_numbers
-from .attention import keep_whole
+from .attention import keep_whole, take_apart
 from .constructors import move
 from .decompose import table
 from .lower import FLOW, Lowering, checks, hint, type_of, where
@@ -697,6 +697,7 @@ def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
 
     wrapped = aot_autograd(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler("inference"),
                            decompositions=table(), partition_fn=partition, keep_inference_input_mutations=True)
+    take_apart(gm)
     keep_whole(gm)
     with portable():
         return wrapped(gm, example_inputs)

@@ -468,6 +468,8 @@ def _arange(low, node, a, expect):
 
 @special("_to_copy")
 def _to_copy(low, node, a, expect):
+    if not isinstance(a["self"], Slot):  # what vmap makes of a number
+        return [low.full(a["self"], node.meta["val"].dtype)]
     x, y = node.args[0].meta["val"], node.meta["val"]
     if x.device != y.device:
         raise Unsupported(f"a copy from {x.device} to {y.device}")
@@ -481,6 +483,8 @@ def _to_copy(low, node, a, expect):
 
 @special("convert_element_type")
 def _convert_element_type(low, node, a, expect):
+    if not isinstance(a["a"], Slot):
+        return [low.full(a["a"], node.meta["val"].dtype)]
     x, dtype = a["a"], node.meta["val"].dtype
     return [x] if node.args[0].meta["val"].dtype == dtype else low.emit("to_dtype", {"self": x, "dtype": dtype}, expect)
 
@@ -955,6 +959,13 @@ def _normal(low, node, a, expect):
     dtype = node.meta["val"].dtype
     mean, std = (v if isinstance(v, Slot) else low.full(v, dtype) for v in (a["mean"], a["std"]))
     return low.emit("normal_tensors", {"mean": mean, "std": std, "generator": a["generator"]}, expect)
+
+
+@special("randint_like")
+def _randint_like(low, node, a, expect):
+    if a.get("generator") is not None:
+        raise Unsupported("a generator is given")
+    return low.emit("randint_like", {"self": a["self"], "low": a.get("low", 0), "high": a["high"], "dtype": node.meta["val"].dtype}, expect)
 
 
 @special("rand", "randn", "randint")

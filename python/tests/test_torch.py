@@ -22,6 +22,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn import functional as F
 
 import reprise
@@ -281,6 +282,23 @@ class Inference(Door):
             for got, expected in zip(torch.autograd.grad(y, given, seed), torch.autograd.grad(want, same, seed)):
                 self.same(got, expected)
             self.assertLess(max(g.nodes for g in reprise.explain().graphs), 10)
+
+    @ON_CPU
+    def test_flexible_attention_is_taken_apart(self):
+        bias, query = torch.randn(4, 32, 32), torch.randn(1, 4, 32, 16)
+        block = create_block_mask(lambda b, h, i, j: (i >= j) & (i - j < 20), None, None, 32, 32, device="cpu", BLOCK_SIZE=16)
+        mods = (lambda s, b, h, i, j: s * 0.5 + bias[h, i, j], lambda s, b, h, i, j: torch.tanh(s / 2) + (i - j) * 0.1)
+        for mod in mods:
+            torch._dynamo.reset()
+            self.check(lambda q: flex_attention(q, q[:, :2], q[:, 2:], score_mod=mod, block_mask=block, enable_gqa=True), query)
+        torch._dynamo.reset()
+        f = lambda q: flex_attention(q.transpose(1, 2), q.transpose(1, 2), q.transpose(1, 2), score_mod=lambda s, b, h, i, j: torch.where(i >= j, s, -math.inf))
+        run = torch.compile(f, backend="reprise", dynamic=True)
+        for n in (16, 24, 17):
+            q = torch.randn(2, n, 2, 16)
+            self.same(run(q), f(q))
+            self.assertEqual(run(q).stride(), f(q).stride())
+        self.assertEqual(dict(reprise.explain().reasons), {})
 
     def test_encoder_layers_with_masks(self):
         hidden = torch.zeros(2, 5, dtype=torch.bool)
@@ -813,6 +831,12 @@ class Random(Door):
             self.assertFalse(torch.equal(before, state()))
         model.eval()
         self.same(run(x), model(x))
+
+    def test_random_integers_like_a_tensor(self):
+        x = torch.empty(400, dtype=torch.int32)
+        a, b = torch.compile(lambda x: (torch.randint_like(x, 3), torch.randint_like(x, 4, 7, dtype=torch.int64)), backend="reprise")(x)
+        self.assertEqual((a.dtype, a.unique().tolist(), b.dtype, b.unique().tolist()), (torch.int32, [0, 1, 2], torch.int64, [4, 5, 6]))
+        self.assertEqual(dict(reprise.explain().reasons), {})
 
     def test_random_factories(self):
         run = torch.compile(lambda x: (torch.rand_like(x), torch.randn(4000), torch.bernoulli(torch.full((4000,), 0.25))), backend="reprise")
