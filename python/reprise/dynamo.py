@@ -135,6 +135,12 @@ def python_of(low, e):
     raise Unsupported(f"the size {e} ({kind}) as a result")
 
 
+def recorded(device):
+    """Does a graph of the user's record what is called now? Its replays go on in PyTorch's generator, of which the library's knows nothing: what
+    draws random numbers is PyTorch's there."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 class Part:
     """A graph that the library runs whole: the program, and what of its results is made outside of it."""
 
@@ -183,6 +189,8 @@ class Part:
                    "free_strides": self.free}
         self.program = _c.Program(name, len(arguments) + len(self.constants), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
         self.random = low.random
+        self.drawn_by_pytorch = 0  # calls that PyTorch ran, because a user's graph recorded them
+        self.gm = torch.fx.GraphModule(gm, gm.graph) if low.random else None  # of its graph as it is now
 
     def constant(self, n, gm):
         """A tensor of the graph's own becomes one more argument; who uses anything else has no operand."""
@@ -325,8 +333,6 @@ class Part:
     def draw(self):
         """The library's generator goes on where PyTorch's stands; returns what tells PyTorch how far it went."""
         if self.device.type == "cuda":
-            if torch.cuda.is_current_stream_capturing():
-                raise _c.Error("random numbers are drawn in a torch.cuda.graph: its replays could not go on in the generator")
             generator = torch.cuda.default_generators[self.device.index or 0]
             _c.set_generator(*self.place, generator.initial_seed() & (2**64 - 1), generator.get_offset() // 4)
             return lambda: generator.set_offset(4 * _c.get_generator(*self.place)[1])
@@ -342,6 +348,9 @@ class Part:
             out = self.program.call(args)
             args.clear()
             return out
+        if self.random and recorded(self.device):
+            self.drawn_by_pytorch += 1
+            return list(Compiled.eager(self.gm, args))
         given = args
         if self.constants or self.low.shifts or self.tokens:
             given = [*args, *self.constants]

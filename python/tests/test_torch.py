@@ -13,6 +13,7 @@ import time
 import types
 import unittest
 import weakref
+from unittest import mock
 
 import torch
 from torch import nn
@@ -832,6 +833,27 @@ class Random(Door):
         model.eval()
         self.same(run(x), model(x))
 
+    def test_what_a_graph_of_the_users_records_is_drawn_by_pytorch(self):
+        """Its replays go on in PyTorch's generator. Here a call is told that it is recorded: it draws what PyTorch draws, and the backward that
+        the library runs has those masks, whatever strides they come with."""
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.GELU(), nn.Linear(16, 4), nn.Dropout(0.3))
+        run, x = torch.compile(model, backend="reprise"), torch.randn(6, 8, requires_grad=True)
+        run(x).sum().backward()
+        graphs = reprise.explain().graphs
+        with mock.patch("reprise.dynamo.recorded", lambda device: True):
+            for _ in range(2):
+                found = []
+                for f in (run, model):
+                    torch.manual_seed(3)
+                    y = f(x)
+                    found.append((y, *torch.autograd.grad(y.square().sum(), (x, *model.parameters()))))
+                for a, b in zip(*found):
+                    self.same(a, b)
+        self.assertEqual(len(reprise.explain().graphs), len(graphs))
+        self.assertIn("2 calls with random numbers were recorded", str(reprise.explain()))
+        torch.manual_seed(3)
+        self.assertFalse(torch.equal(run(x), y))  # beside a graph the numbers are the library's
+
     def test_random_integers_like_a_tensor(self):
         x = torch.empty(400, dtype=torch.int32)
         a, b = torch.compile(lambda x: (torch.randint_like(x, 3), torch.randint_like(x, 4, 7, dtype=torch.int64)), backend="reprise")(x)
@@ -1395,6 +1417,32 @@ class Graphs(Door):
                 self.same(y, model(x) + 1)
                 self.same(run(x), model(x))  # calls beside the graph have memory of their own
         self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_random_numbers_go_on_in_replays(self):
+        model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5))
+        run, x = torch.compile(model, backend="reprise"), torch.randn(4, 8)
+        with torch.no_grad():
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    run(x)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = run(x)
+            seen = []
+            for seed in (None, None, 5, 5):
+                if seed is not None:
+                    torch.manual_seed(seed)
+                graph.replay()
+                seen.append(y.clone())
+        self.assertFalse(torch.equal(seen[0], seen[1]))
+        self.assertFalse(torch.equal(seen[1], seen[2]))
+        self.assertTrue(torch.equal(seen[2], seen[3]))
+        for t in seen:
+            kept = t != 0
+            self.same(t[kept], (model[0](x) * 2)[kept])
 
     def test_graphed_callables_train(self):
         model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
