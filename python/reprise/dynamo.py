@@ -3,6 +3,7 @@ own ops between them where the library lacks one."""
 import contextlib
 import functools
 import logging
+import math  # of what python_of() writes
 import operator
 import threading
 
@@ -20,7 +21,7 @@ from . import _c, check_numbers
 from .attention import keep_whole, take_apart
 from .constructors import move
 from .decompose import table
-from .lower import FLOW, Lowering, checks, hint, type_of, where
+from .lower import FLOW, ROUNDINGS, Lowering, beyond, checks, hint, type_of, where
 from .real import as_real, product_precision
 from .report import REPORT, Graph
 from .schema import Slot, Unsupported
@@ -118,6 +119,8 @@ def python_of(low, e):
     kind = type(e).__name__
     if kind == "ToFloat":
         return f"float({parts[0]})"
+    if kind in ROUNDINGS:
+        return f"{ROUNDINGS[kind]}({parts[0]})"
     if kind in ("OpaqueUnaryFn_sqrt", "sqrt"):
         return f"{parts[0]} ** 0.5"
     joined = {"Add": " + ", "Mul": " * ", "FloorDiv": " // ", "CleanDiv": " // ", "Mod": " % ", "PythonMod": " % ", "Pow": " ** ", "PowByNatural": " ** ",
@@ -133,6 +136,14 @@ def python_of(low, e):
     if kind == "Not":
         return f"(not {parts[0]})"
     raise Unsupported(f"the size {e} ({kind}) as a result")
+
+
+class AsTraced:
+    """An argument in the traced call, as far as sizes go."""
+
+    def __init__(self, val):
+        self.shape = [hint(s) for s in val.shape] if isinstance(val, torch.Tensor) else None
+        self.number = hint(val) if isinstance(val, (torch.SymInt, int)) else None
 
 
 def recorded(device):
@@ -156,6 +167,13 @@ class Part:
             for n in owner.graph.nodes:
                 if n.op == "get_attr":
                     self.constant(n, owner)
+        self.handed = []  # functions of the arguments, whose results are arguments behind the constants
+        for e, negative in beyond(graph):
+            try:
+                self.handed.append(eval("lambda a: " + python_of(low, e)))
+            except (Unsupported, KeyError):
+                continue
+            low.hand_over(e, negative)
         for n in graph.nodes:
             if n.op in ("placeholder", "output", "get_attr"):
                 continue
@@ -187,7 +205,7 @@ class Part:
         self.free = tuple(k for k, n in enumerate(programmed) if SAVED in n.meta and not any(r[0] == "view" and r[1:3] == ("program", k) for r in self.results))
         options = {**{k: v for k, v in options.items() if k != "strict"}, "static_sizes": not self.symbolic, "device": self.place,
                    "free_strides": self.free}
-        self.program = _c.Program(name, len(arguments) + len(self.constants), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
+        self.program = _c.Program(name, len(arguments) + len(self.constants) + len(self.handed), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
         self.random = low.random
         self.drawn_by_pytorch = 0  # calls that PyTorch ran, because a user's graph recorded them
         self.gm = torch.fx.GraphModule(gm, gm.graph) if low.random else None  # of its graph as it is now
@@ -311,6 +329,10 @@ class Part:
                 raise Unsupported(f"an argument of type {type(val).__name__}")
         for t in self.constants:
             types.append((type_of(t)[0], *self.place, tuple(t.shape), (False,) * t.dim()))
+        traced = [AsTraced(n.meta.get("val")) for n in self.low.placeholders] if self.handed else []
+        traced = [t.number if isinstance(t.number, int) else t for t in traced]
+        for f in self.handed:
+            types.append((_c.dtypes()["int64"], 0, 0, (0, f(traced) + self.low.shifts.get(len(types), 0)), (False, True)))
         return types
 
     def text(self):
@@ -352,8 +374,8 @@ class Part:
             self.drawn_by_pytorch += 1
             return list(Compiled.eager(self.gm, args))
         given = args
-        if self.constants or self.low.shifts or self.tokens:
-            given = [*args, *self.constants]
+        if self.constants or self.handed or self.low.shifts or self.tokens:
+            given = [*args, *self.constants, *(f(args) for f in self.handed)]
             for k, shift in self.low.shifts.items():
                 given[k] += shift
             for k in self.tokens:
@@ -383,7 +405,7 @@ class Part:
     def arrange(self):
         """Where calls need nothing of Python's, the program does all of it."""
         places = {"program": lambda k: k, "argument": lambda k: -1 - k, "none": lambda: None}
-        if not (self.constants or self.low.shifts or self.tokens or self.random or self.restride or self.asserts) and all(r[0] in places for r in self.results):
+        if not (self.constants or self.handed or self.low.shifts or self.tokens or self.random or self.restride or self.asserts) and all(r[0] in places for r in self.results):
             self.program.arrange(tuple(places[r[0]](*r[1:]) for r in self.results))
             self.arranged = True
 

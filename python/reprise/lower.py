@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
 
 from . import _c
 from .schema import NUMBERS, ROWS, Num, Reg, Row, Slot, Unsupported, arguments, candidates, fits
@@ -64,6 +65,29 @@ def checks(node):
     return getattr(node.target, "__name__", "") == "with_effects" and node.args[1] in CHECKS
 
 
+ROUNDINGS = {"CeilToInt": "math.ceil", "FloorToInt": "math.floor", "TruncToInt": "int", "RoundToInt": "round"}
+
+
+def beyond(graph):
+    """Expressions of the sizes in a graph that no program calculates, but the caller may: numbers that are rounded, and what is below 0 divided. As
+    (expression, may it be negative)."""
+    found = {}
+
+    def visit(e, env):
+        low = lambda v: (bound := env.bound_sympy(v)) is None or bound.lower < 0
+        if type(e).__name__ in ROUNDINGS or type(e).__name__ in ("FloorDiv", "CleanDiv", "Mod", "PythonMod") and low(e.args[0]):
+            found.setdefault(e, low(e))
+        else:
+            for part in e.args:
+                visit(part, env)
+    for n in graph.nodes:
+        for v in tree_leaves(n.meta.get("val")):
+            for s in v.shape if isinstance(v, torch.Tensor) else [v]:
+                if isinstance(s, (torch.SymInt, torch.SymFloat)) and not free_unbacked_symbols(s):
+                    visit(s.node.expr, s.node.shape_env)
+    return found.items()
+
+
 SHIFT = 2**40  # programs take a number as a size: those that may be negative are that much larger on the way in
 
 
@@ -75,6 +99,7 @@ class Lowering:
         self.n_slots, self.n_regs = 0, 0
         self.sizes, self.words, self.random = {}, {}, False
         self.names = set()  # arguments that stand for the ragged sizes of a nested tensor: no numbers
+        self.handed = {}  # expressions of sizes that a call hands over as numbers: the argument that each is
         self.shifts = {}  # by argument: what a number that may be negative is made larger by
         self.asserted = []  # nodes that assert something: of a tensor, behind the program; of sizes, before it
         self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
@@ -118,12 +143,20 @@ class Lowering:
             self.words[e] = self.calculated(e)
         return self.words[e]
 
+    def hand_over(self, e, negative):
+        """A program calculates no such size: it is one more argument, behind all others that there are."""
+        self.handed[e] = self.n_slots
+        if negative:
+            self.shifts[self.n_slots] = SHIFT
+        self.n_slots += 1
+
     def calculated(self, e):
-        if e.is_Symbol:
-            if e not in self.sizes:
+        if e.is_Symbol or e in self.handed:
+            if e not in self.sizes and e not in self.handed:
                 raise Unsupported(f"the size {e}, which no argument has")
-            value = self.register("size", *self.sizes[e])
-            shift = self.shifts.get(self.sizes[e][0])
+            place = (self.handed[e], 1) if e in self.handed else self.sizes[e]
+            value = self.register("size", *place)
+            shift = self.shifts.get(place[0])
             return self.register("calc", "sub", self.as_word(value), shift) if shift else value
         kinds = {"Add": "add", "Mul": "mul", "FloorDiv": "floordiv", "CleanDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}
         kind = type(e).__name__
@@ -151,7 +184,7 @@ class Lowering:
 
     def calculated_number(self, e):
         kind, parts = type(e).__name__, list(e.args)
-        if e.is_Symbol or kind in ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min"):
+        if e.is_Symbol or e in self.handed or kind in ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min"):
             kind, parts = "ToFloat", [e]
         if kind == "ToFloat":
             return Num(self.register("calc", "num_mul", self.as_word(self.expression(parts[0])), 1.0).index)

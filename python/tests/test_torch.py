@@ -521,6 +521,31 @@ class Sizes(Door):
     def test_a_device_is_given(self):
         self.check(lambda x: (x[tuple(torch.tril_indices(4, 3, device=x.device))], torch.randperm(4, device=x.device).sort()[0] * x[:, 0]), torch.randn(4, 3))
 
+    def test_sizes_that_are_rounded(self):
+        """A program calculates no such sizes: the call hands them over."""
+        functions = (lambda x: (x.topk(int(x.shape[0] * 0.5), 0).values, x[:math.ceil(x.shape[0] * 0.3)] * 2, x.new_zeros(math.floor(x.shape[0] / 3), 2) + x.sum(),
+                                x[:round(x.shape[0] * 0.4)].exp(), (x.cumsum(0) < math.ceil(1.25 * x.shape[0] / 4)).float() + int(1.5 * x.shape[0])),
+                     lambda x: (F.interpolate(x[None, None], scale_factor=1.5, mode="bilinear"), F.interpolate(x[None, None], scale_factor=0.7)),
+                     lambda x: x.sum() * (-x.shape[0] // 4) + (3 - x.shape[1]) % 5)
+        for f in functions:
+            torch._dynamo.reset()
+            run = torch.compile(f, backend="reprise", dynamic=True)
+            for n, m in ((5, 6), (8, 7), (11, 12), (6, 5)):
+                x = torch.randn(n, m)
+                for a, b in zip(torch.utils._pytree.tree_leaves(run(x)), torch.utils._pytree.tree_leaves(f(x)), strict=True):
+                    self.same(a, b)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_rounded_sizes_in_training(self):
+        model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Upsample(scale_factor=1.5, mode="bilinear"), nn.Conv2d(3, 2, 3)).double()
+        run = torch.compile(model, backend="reprise", dynamic=True)
+        for n in (8, 11, 9):
+            x = torch.randn(2, 2, n, n + 1, dtype=torch.float64)
+            a, b = (torch.autograd.grad(f(x).square().mean(), list(model.parameters())) for f in (run, model))
+            for p, q in zip(a, b):
+                self.same(p, q)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_nested_tensors(self):
         """Ragged sizes are names, no numbers: programs get nothing for them."""
         model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 2))
