@@ -66,6 +66,23 @@ def _call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
+def _flex(*given, **named):
+    """flex_attention as its definition has it: whole scores, with the functions of score and mask over all places."""
+    from torch._higher_order_ops.flex_attention import _permute_strides, math_attention
+    out, *more = math_attention(*given, **named)
+    return _permute_strides(out, given[0].stride()), *more
+
+
+def take_apart(gm):
+    """Calls of flex_attention in a graph of TorchDynamo are ops that a program has; the operator itself is a kernel of Inductor's alone."""
+    for m in (m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)):
+        found = [n for n in m.graph.nodes if n.op == "call_function" and n.target is torch.ops.higher_order.flex_attention]
+        for n in found:
+            n.target = _flex
+        if found:
+            m.recompile()
+
+
 def keep_whole(gm):
     """In a graph of TorchDynamo and in those that it calls, unless functions are transformed there, which know no op of ours."""
     modules = [m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]

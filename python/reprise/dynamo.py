@@ -3,6 +3,7 @@ own ops between them where the library lacks one."""
 import contextlib
 import functools
 import logging
+import math  # of what python_of() writes
 import operator
 import threading
 
@@ -17,10 +18,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import _c, check_numbers
-from .attention import keep_whole
+from .attention import keep_whole, take_apart
 from .constructors import move
 from .decompose import table
-from .lower import Lowering, checks, hint, type_of, where
+from .lower import FLOW, ROUNDINGS, Lowering, beyond, checks, hint, type_of, where
 from .real import as_real, product_precision
 from .report import REPORT, Graph
 from .schema import Slot, Unsupported
@@ -72,7 +73,7 @@ VIEWS = {"contiguous", "reshape", "_reshape_alias", "_unsafe_view", "to_dtype", 
 
 def may_alias(node):
     """Does a result of the node share memory with an operand, or could it?"""
-    if node.target is operator.getitem:
+    if node.target is operator.getitem or getattr(node.target, "__name__", "") in FLOW:
         return True
     schema = getattr(node.target, "_schema", None)
     if schema is None:
@@ -118,6 +119,8 @@ def python_of(low, e):
     kind = type(e).__name__
     if kind == "ToFloat":
         return f"float({parts[0]})"
+    if kind in ROUNDINGS:
+        return f"{ROUNDINGS[kind]}({parts[0]})"
     if kind in ("OpaqueUnaryFn_sqrt", "sqrt"):
         return f"{parts[0]} ** 0.5"
     joined = {"Add": " + ", "Mul": " * ", "FloorDiv": " // ", "CleanDiv": " // ", "Mod": " % ", "PythonMod": " % ", "Pow": " ** ", "PowByNatural": " ** ",
@@ -135,6 +138,20 @@ def python_of(low, e):
     raise Unsupported(f"the size {e} ({kind}) as a result")
 
 
+class AsTraced:
+    """An argument in the traced call, as far as sizes go."""
+
+    def __init__(self, val):
+        self.shape = [hint(s) for s in val.shape] if isinstance(val, torch.Tensor) else None
+        self.number = hint(val) if isinstance(val, (torch.SymInt, int)) else None
+
+
+def recorded(device):
+    """Does a graph of the user's record what is called now? Its replays go on in PyTorch's generator, of which the library's knows nothing: what
+    draws random numbers is PyTorch's there."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 class Part:
     """A graph that the library runs whole: the program, and what of its results is made outside of it."""
 
@@ -146,9 +163,17 @@ class Part:
         self.faults = []  # (node, reason)
         output = next(n for n in graph.nodes if n.op == "output")
         self.constants = []  # (tensor) behind the arguments
-        for n in graph.nodes:
-            if n.op == "get_attr":
-                self.constant(n, gm)
+        for owner in (m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)):  # with those of branches and loops
+            for n in owner.graph.nodes:
+                if n.op == "get_attr":
+                    self.constant(n, owner)
+        self.handed = []  # functions of the arguments, whose results are arguments behind the constants
+        for e, negative in beyond(graph):
+            try:
+                self.handed.append(eval("lambda a: " + python_of(low, e)))
+            except (Unsupported, KeyError):
+                continue
+            low.hand_over(e, negative)
         for n in graph.nodes:
             if n.op in ("placeholder", "output", "get_attr"):
                 continue
@@ -163,7 +188,7 @@ class Part:
         for r in output.args[0]:
             self.results.append(self.result(r, slots, programmed, whole))
         tokens = {n.args[0] for n in low.asserted if checks(n)}
-        self.tokens = [k for k, n in enumerate(low.placeholders) if n in tokens]  # arguments that are None in a call
+        self.tokens = [k for k, n in enumerate(low.placeholders) if n in tokens or k in low.names]  # arguments that the program gets nothing for
         self.holds, self.asserts = [], []  # (a function of the arguments, what to say): before a run; (op, more of its arguments), of results behind the others
         nodes = list(graph.nodes) if low.asserted else []
         last = max((k for k, n in enumerate(nodes) if n.target is aten.copy_.default), default=0)
@@ -180,8 +205,10 @@ class Part:
         self.free = tuple(k for k, n in enumerate(programmed) if SAVED in n.meta and not any(r[0] == "view" and r[1:3] == ("program", k) for r in self.results))
         options = {**{k: v for k, v in options.items() if k != "strict"}, "static_sizes": not self.symbolic, "device": self.place,
                    "free_strides": self.free}
-        self.program = _c.Program(name, len(arguments) + len(self.constants), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
+        self.program = _c.Program(name, len(arguments) + len(self.constants) + len(self.handed), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
         self.random = low.random
+        self.drawn_by_pytorch = 0  # calls that PyTorch ran, because a user's graph recorded them
+        self.gm = torch.fx.GraphModule(gm, gm.graph) if low.random else None  # of its graph as it is now
 
     def constant(self, n, gm):
         """A tensor of the graph's own becomes one more argument; who uses anything else has no operand."""
@@ -293,6 +320,8 @@ class Part:
             if isinstance(val, torch.Tensor):
                 dtype, sizes = type_of(val)
                 types.append((dtype, *library_device(val.device), sizes, tuple(isinstance(s, torch.SymInt) for s in val.shape)))
+            elif len(types) in self.low.names:
+                types.append((type_of(NOTHING)[0], 0, 0, (0,), (False,)))
             elif isinstance(val, (torch.SymInt, int)):
                 number = hint(val) + self.low.shifts.get(len(types), 0)
                 types.append((_c.dtypes()["int64"], 0, 0, (0, number), (False, isinstance(val, torch.SymInt))))
@@ -300,6 +329,10 @@ class Part:
                 raise Unsupported(f"an argument of type {type(val).__name__}")
         for t in self.constants:
             types.append((type_of(t)[0], *self.place, tuple(t.shape), (False,) * t.dim()))
+        traced = [AsTraced(n.meta.get("val")) for n in self.low.placeholders] if self.handed else []
+        traced = [t.number if isinstance(t.number, int) else t for t in traced]
+        for f in self.handed:
+            types.append((_c.dtypes()["int64"], 0, 0, (0, f(traced) + self.low.shifts.get(len(types), 0)), (False, True)))
         return types
 
     def text(self):
@@ -322,8 +355,6 @@ class Part:
     def draw(self):
         """The library's generator goes on where PyTorch's stands; returns what tells PyTorch how far it went."""
         if self.device.type == "cuda":
-            if torch.cuda.is_current_stream_capturing():
-                raise _c.Error("random numbers are drawn in a torch.cuda.graph: its replays could not go on in the generator")
             generator = torch.cuda.default_generators[self.device.index or 0]
             _c.set_generator(*self.place, generator.initial_seed() & (2**64 - 1), generator.get_offset() // 4)
             return lambda: generator.set_offset(4 * _c.get_generator(*self.place)[1])
@@ -339,9 +370,12 @@ class Part:
             out = self.program.call(args)
             args.clear()
             return out
+        if self.random and recorded(self.device):
+            self.drawn_by_pytorch += 1
+            return list(Compiled.eager(self.gm, args))
         given = args
-        if self.constants or self.low.shifts or self.tokens:
-            given = [*args, *self.constants]
+        if self.constants or self.handed or self.low.shifts or self.tokens:
+            given = [*args, *self.constants, *(f(args) for f in self.handed)]
             for k, shift in self.low.shifts.items():
                 given[k] += shift
             for k in self.tokens:
@@ -371,7 +405,7 @@ class Part:
     def arrange(self):
         """Where calls need nothing of Python's, the program does all of it."""
         places = {"program": lambda k: k, "argument": lambda k: -1 - k, "none": lambda: None}
-        if not (self.constants or self.low.shifts or self.random or self.restride or self.asserts) and all(r[0] in places for r in self.results):
+        if not (self.constants or self.handed or self.low.shifts or self.tokens or self.random or self.restride or self.asserts) and all(r[0] in places for r in self.results):
             self.program.arrange(tuple(places[r[0]](*r[1:]) for r in self.results))
             self.arranged = True
 
@@ -465,7 +499,7 @@ class Compiled:
 
     def __init__(self, gm, kind, options):
         gm = move(gm, device_of(gm.graph))
-        real, around = as_real(gm) or (gm, None)
+        real, around = as_real(gm, SAVED) or (gm, None)
         for n, of in zip(*([m for m in g.graph.nodes if m.op == "placeholder"] for g in (real, gm))):
             n.meta.update({SAVED: True} if SAVED in of.meta else {})
         gm = real
@@ -694,6 +728,7 @@ def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
 
     wrapped = aot_autograd(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler("inference"),
                            decompositions=table(), partition_fn=partition, keep_inference_input_mutations=True)
+    take_apart(gm)
     keep_whole(gm)
     with portable():
         return wrapped(gm, example_inputs)

@@ -8,8 +8,9 @@ import operator
 import sympy
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
 
 from . import _c
 from .schema import NUMBERS, ROWS, Num, Reg, Row, Slot, Unsupported, arguments, candidates, fits
@@ -64,6 +65,29 @@ def checks(node):
     return getattr(node.target, "__name__", "") == "with_effects" and node.args[1] in CHECKS
 
 
+ROUNDINGS = {"CeilToInt": "math.ceil", "FloorToInt": "math.floor", "TruncToInt": "int", "RoundToInt": "round"}
+
+
+def beyond(graph):
+    """Expressions of the sizes in a graph that no program calculates, but the caller may: numbers that are rounded, and what is below 0 divided. As
+    (expression, may it be negative)."""
+    found = {}
+
+    def visit(e, env):
+        low = lambda v: (bound := env.bound_sympy(v)) is None or bound.lower < 0
+        if type(e).__name__ in ROUNDINGS or type(e).__name__ in ("FloorDiv", "CleanDiv", "Mod", "PythonMod") and low(e.args[0]):
+            found.setdefault(e, low(e))
+        else:
+            for part in e.args:
+                visit(part, env)
+    for n in graph.nodes:
+        for v in tree_leaves(n.meta.get("val")):
+            for s in v.shape if isinstance(v, torch.Tensor) else [v]:
+                if isinstance(s, (torch.SymInt, torch.SymFloat)) and not free_unbacked_symbols(s):
+                    visit(s.node.expr, s.node.shape_env)
+    return found.items()
+
+
 SHIFT = 2**40  # programs take a number as a size: those that may be negative are that much larger on the way in
 
 
@@ -74,10 +98,12 @@ class Lowering:
         self.steps, self.nodes, self.env, self.device = [], [], {}, device
         self.n_slots, self.n_regs = 0, 0
         self.sizes, self.words, self.random = {}, {}, False
+        self.names = set()  # arguments that stand for the ragged sizes of a nested tensor: no numbers
+        self.handed = {}  # expressions of sizes that a call hands over as numbers: the argument that each is
         self.shifts = {}  # by argument: what a number that may be negative is made larger by
         self.asserted = []  # nodes that assert something: of a tensor, behind the program; of sizes, before it
         self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-        self.node = None
+        self.node, self.depth = None, 0  # depth: in how many branches and loops
         for n in self.placeholders:
             self.env[n] = Slot(self.n_slots)
             self.n_slots += 1
@@ -90,8 +116,12 @@ class Lowering:
         for k, n in enumerate(self.placeholders):
             val = n.meta.get("val")
             if isinstance(val, torch.SymInt) and isinstance(val.node.expr, sympy.Symbol):
+                bound = val.node.shape_env.bound_sympy(val.node.expr)
+                if bound is None:
+                    self.names.add(k)
+                    continue
                 self.sizes.setdefault(val.node.expr, (k, 1))
-                if val.node.shape_env.bound_sympy(val.node.expr).lower < 0:
+                if bound.lower < 0:
                     self.shifts[k] = SHIFT
 
     # ---- sizes
@@ -113,12 +143,20 @@ class Lowering:
             self.words[e] = self.calculated(e)
         return self.words[e]
 
+    def hand_over(self, e, negative):
+        """A program calculates no such size: it is one more argument, behind all others that there are."""
+        self.handed[e] = self.n_slots
+        if negative:
+            self.shifts[self.n_slots] = SHIFT
+        self.n_slots += 1
+
     def calculated(self, e):
-        if e.is_Symbol:
-            if e not in self.sizes:
+        if e.is_Symbol or e in self.handed:
+            if e not in self.sizes and e not in self.handed:
                 raise Unsupported(f"the size {e}, which no argument has")
-            value = self.register("size", *self.sizes[e])
-            shift = self.shifts.get(self.sizes[e][0])
+            place = (self.handed[e], 1) if e in self.handed else self.sizes[e]
+            value = self.register("size", *place)
+            shift = self.shifts.get(place[0])
             return self.register("calc", "sub", self.as_word(value), shift) if shift else value
         kinds = {"Add": "add", "Mul": "mul", "FloorDiv": "floordiv", "CleanDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}
         kind = type(e).__name__
@@ -146,7 +184,7 @@ class Lowering:
 
     def calculated_number(self, e):
         kind, parts = type(e).__name__, list(e.args)
-        if e.is_Symbol or kind in ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min"):
+        if e.is_Symbol or e in self.handed or kind in ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min"):
             kind, parts = "ToFloat", [e]
         if kind == "ToFloat":
             return Num(self.register("calc", "num_mul", self.as_word(self.expression(parts[0])), 1.0).index)
@@ -196,9 +234,14 @@ class Lowering:
         if row is None:
             raise Unsupported(f"no row {name}")
         tensors, attrs = arguments(row, given)
+        if len(tensors) > MOST_TENSORS:
+            raise Unsupported(f"{row.name} of {len(tensors)} tensors")
         out = self.slots(row.n_out)
         expect = tuple(expect or ()) + (None,) * (row.n_out - len(expect or ()))
-        self.random = self.random or any(p.base == "Generator" for p in row.params) or row.name in ("dropout", "native_dropout", "bernoulli_p")
+        if any(p.base == "Generator" for p in row.params) or row.name in ("dropout", "native_dropout", "bernoulli_p"):
+            if self.depth:
+                raise Unsupported("random numbers in a branch or a loop")
+            self.random = True
         self.steps.append(("op", row.name, where(self.node), tensors, attrs, tuple(s.index for s in out), expect))
         self.nodes.append(self.node)
         return out
@@ -225,6 +268,42 @@ class Lowering:
     def full(self, value, dtype, size=()):
         return self.one("full", size=list(size), fill_value=value, dtype=dtype)
 
+    # ---- branches and loops
+
+    def block(self, graph, given, own=0):
+        """A graph of a node's own as (slots that it is given, steps, slots of results): `given` are what its arguments are outside, of which
+        the first `own` are others at every run."""
+        steps, nodes, words, node = self.steps, self.nodes, self.words, self.node
+        self.steps, self.nodes, self.words, self.depth = [], [], dict(words), self.depth + 1
+        fresh = self.slots(own)
+        try:
+            found = self.inline(graph, [*fresh, *given[own:]])
+            if not all(isinstance(r, Slot) for r in found):
+                raise Unsupported("a branch or a loop that gives something else than tensors")
+            return tuple(s.index for s in fresh), self.steps, tuple(r.index for r in found)
+        finally:
+            self.steps, self.nodes, self.words, self.node, self.depth = steps, nodes, words, node, self.depth - 1
+
+    def inline(self, graph, given):
+        """The nodes of a graph of a node's own, with its arguments; its results."""
+        self.env.update(zip((n for n in graph.nodes if n.op == "placeholder"), given))
+        for n in graph.nodes:
+            if n.op == "output":
+                results = n.args[0] if isinstance(n.args[0], (tuple, list)) else (n.args[0],)
+                return [self.value(r) for r in results]
+            if n.target in ASSERTS or checks(n):
+                raise Unsupported("an assertion in a branch or a loop")
+            if n.op not in ("placeholder", "get_attr"):
+                self.lower(n)
+        raise Unsupported("a graph without results")
+
+    def graph_of(self, node):
+        """The graph that an argument of a node is."""
+        found = functools.reduce(getattr, node.target.split("."), node.graph.owning_module) if isinstance(node, Node) and node.op == "get_attr" else None
+        if not isinstance(found, GraphModule):
+            raise Unsupported("a function that is no graph")
+        return found.graph
+
     # ---- nodes
 
     def lower(self, node):
@@ -246,9 +325,12 @@ class Lowering:
             self.env[node] = whole[node.args[1]]
             return
         target = node.target
+        vals = list(val) if isinstance(val, (list, tuple)) else [val]
+        if getattr(target, "__name__", "") in FLOW and isinstance(target, torch._ops.HigherOrderOperator):
+            self.env[node] = FLOW[target.__name__](self, node, [expected(v) for v in vals])
+            return
         if not isinstance(target, torch._ops.OpOverload):
             raise Unsupported(f"{getattr(target, '__name__', target)} is no ATen op")
-        vals = list(val) if isinstance(val, (list, tuple)) else [val]
         expect = [expected(v) for v in vals]
         for v in vals:  # a number of the CPU is as good on the device of the others, unless somebody sees it
             if isinstance(v, torch.Tensor) and v.device != self.device and (v.dim() or v.device.type != "cpu"):
@@ -348,7 +430,7 @@ for _name in ("alias", "detach", "lift", "lift_fresh", "_conj_physical"):
 @special("copy_")
 def _copy_(low, node, a, expect):
     source = node.args[0]
-    if not isinstance(source, Node) or source.op != "placeholder":
+    if not isinstance(source, Node) or source.op != "placeholder" or source not in low.placeholders:
         raise Unsupported("a write into what is no argument")
     return low.emit("copy_", {"self": a["self"], "src": a["src"]})
 
@@ -419,6 +501,8 @@ def _arange(low, node, a, expect):
 
 @special("_to_copy")
 def _to_copy(low, node, a, expect):
+    if not isinstance(a["self"], Slot):  # what vmap makes of a number
+        return [low.full(a["self"], node.meta["val"].dtype)]
     x, y = node.args[0].meta["val"], node.meta["val"]
     if x.device != y.device:
         raise Unsupported(f"a copy from {x.device} to {y.device}")
@@ -432,6 +516,8 @@ def _to_copy(low, node, a, expect):
 
 @special("convert_element_type")
 def _convert_element_type(low, node, a, expect):
+    if not isinstance(a["a"], Slot):
+        return [low.full(a["a"], node.meta["val"].dtype)]
     x, dtype = a["a"], node.meta["val"].dtype
     return [x] if node.args[0].meta["val"].dtype == dtype else low.emit("to_dtype", {"self": x, "dtype": dtype}, expect)
 
@@ -486,6 +572,18 @@ def _split(low, node, a, expect):
     return [low.one("clone", e, self=t) for t, e in zip(out, expect)] if name.endswith("_copy") else out
 
 
+MOST_TENSORS = 512  # of a step
+
+
+@special("cat")
+def _cat(low, node, a, expect):
+    """Of more tensors than a step takes: of parts."""
+    tensors, dim = a["tensors"], a.get("dim", 0)
+    while len(tensors) > MOST_TENSORS:
+        tensors = [low.one("cat", tensors=tensors[k:k + MOST_TENSORS], dim=dim) for k in range(0, len(tensors), MOST_TENSORS)]
+    return low.emit("cat", {"tensors": tensors, "dim": dim}, expect)
+
+
 @special("slice")
 def _slice(low, node, a, expect):
     end = a.get("end")
@@ -517,6 +615,91 @@ def _as_strided_scatter(low, node, a, expect):
         along = low.one("mul_scalar", self=low.one("arange", start=0, end=size, step=1, dtype=torch.int64), other=stride)
         place = low.one("add", self=place, other=low.one("reshape", self=along, shape=[size if k == d else 1 for k in range(len(sizes))]))
     return low.emit("put", {"self": a["self"], "index": place, "source": a["src"]}, expect)
+
+
+# ---- branches and loops: operators of a higher order, whose arguments are graphs
+
+FLOW = {}
+
+
+def flow(name):
+    def register(f):
+        FLOW[name] = f
+        return f
+    return register
+
+
+def _given(low, nodes):
+    """What the arguments of a node's graphs are here; sizes are known in them as they are outside."""
+    return [low.value(n) if not isinstance(n, Node) or isinstance(n.meta.get("val"), torch.Tensor) else None for n in nodes]
+
+
+@flow("cond")
+def _cond(low, node, expect):
+    pred, then, other, operands = node.args
+    given = _given(low, operands)
+    blocks = [low.block(low.graph_of(g), given) for g in (then, other)]
+    if not isinstance(pred, Node) or not isinstance(pred.meta["val"], torch.Tensor):
+        raise Unsupported("a branch that goes by a number")
+    out = low.slots(len(expect))
+    low.steps.append(("cond", where(node), (low.value(pred).index,), tuple(s.index for s in out), tuple(expect), *blocks))
+    low.nodes.append(node)
+    return out
+
+
+@flow("while_loop")
+def _while(low, node, expect):
+    cond, body, state, others = node.args
+    given = _given(low, [*state, *others])
+    if not all(isinstance(g, Slot) for g in given[:len(state)]):
+        raise Unsupported("a loop whose state is a number")
+    blocks = [low.block(low.graph_of(g), given, own=len(state)) for g in (cond, body)]
+    out = low.slots(len(expect))
+    low.steps.append(("while", where(node), tuple(g.index for g in given[:len(state)]), tuple(s.index for s in out), tuple(expect), *blocks))
+    low.nodes.append(node)
+    return out
+
+
+@flow("invoke_subgraph")
+def _invoke(low, node, expect):
+    return low.inline(low.graph_of(node.args[0]), _given(low, node.args[2:]))
+
+
+MOST_UNROLLED = 4096  # nodes of a loop over rows
+
+
+def _unrolled(graph, rows):
+    if not isinstance(rows, int):
+        raise Unsupported("a loop over rows whose number changes")
+    if rows * len(graph.nodes) > MOST_UNROLLED:
+        raise Unsupported(f"a loop over {rows} rows, which would be {rows * len(graph.nodes)} nodes")
+    return graph, range(rows)
+
+
+@flow("scan")
+def _scan(low, node, expect):
+    """Over the first dimension, one after the other."""
+    combine, first, xs, others = node.args
+    graph, rows = _unrolled(low.graph_of(combine), xs[0].meta["val"].shape[0])
+    state, xs, others = (_given(low, nodes) for nodes in (first, xs, others))
+    found = []
+    for k in rows:
+        out = low.inline(graph, [*state, *(low.one("select", self=x, dim=0, index=k) for x in xs), *others])
+        state, found = out[:len(state)], [*found, out[len(state):]]
+    if not found:
+        raise Unsupported("a loop over no rows")
+    return [*state, *(low.one("stack", e, tensors=list(ys), dim=0) for ys, e in zip(zip(*found), expect[len(state):]))]
+
+
+@flow("map_impl")
+def _map(low, node, expect):
+    body, xs, others = node.args
+    graph, rows = _unrolled(low.graph_of(body), xs[0].meta["val"].shape[0])
+    xs, others = _given(low, xs), _given(low, others)
+    found = [low.inline(graph, [*(low.one("select", self=x, dim=0, index=k) for x in xs), *others]) for k in rows]
+    if not found:
+        raise Unsupported("a loop over no rows")
+    return [low.one("stack", e, tensors=list(ys), dim=0) for ys, e in zip(zip(*found), expect)]
 
 
 # ---- convolution
@@ -809,6 +992,13 @@ def _normal(low, node, a, expect):
     dtype = node.meta["val"].dtype
     mean, std = (v if isinstance(v, Slot) else low.full(v, dtype) for v in (a["mean"], a["std"]))
     return low.emit("normal_tensors", {"mean": mean, "std": std, "generator": a["generator"]}, expect)
+
+
+@special("randint_like")
+def _randint_like(low, node, a, expect):
+    if a.get("generator") is not None:
+        raise Unsupported("a generator is given")
+    return low.emit("randint_like", {"self": a["self"], "low": a.get("low", 0), "high": a["high"], "dtype": node.meta["val"].dtype}, expect)
 
 
 @special("rand", "randn", "randint")

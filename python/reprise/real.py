@@ -1,7 +1,9 @@
 """Graphs with complex numbers as graphs of real ones: a complex tensor is a pair of tensors, and transforms are products with matrices of
-cosines and sines, of a size's factors one after the other. Where an op, or a size that changes, has no place here, the graph stays as it is.
+cosines and sines, of a size's factors one after the other. Where an op has no place here, or a size that is transformed changes, the graph stays
+as it is.
 
 Called by dynamo.py before a graph is lowered; knows nothing of the library."""
+import contextlib
 import functools
 import math
 import operator
@@ -9,6 +11,7 @@ import operator
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.traceback import preserve_node_meta, set_current_meta
 
 aten = torch.ops.aten
@@ -34,6 +37,8 @@ def pair(v, dtype, device):
     if isinstance(v, torch.Tensor):
         re = v.to(dtype)
         return Pair(re, torch.zeros_like(re))
+    if isinstance(v, SYMBOLS):
+        return Pair(torch.full((), v, dtype=dtype, device=device), torch.full((), 0.0, dtype=dtype, device=device))
     v = complex(v)
     return Pair(*(torch.full((), x, dtype=dtype, device=device) for x in (v.real, v.imag)))
 
@@ -169,6 +174,8 @@ def factor(n):
 def _last(x, sign):
     """Of the last dim; n = p q: sums over q, turns, sums over p."""
     n = x.re.shape[-1]
+    if not isinstance(n, int):
+        raise Absent("a transform of a size that changes")
     if x.re.dtype == torch.float32 and x.re.device.type == "cuda" and product_precision() != "highest":
         raise Absent("a transform by products that are rounded to TF32")
     p = factor(n)
@@ -216,7 +223,7 @@ def _r2c(x, dim, normalization, onesided):
 def _c2r(x, dim, normalization, last_dim_size):
     """The other half along the last dim is the conjugate of this one, backwards; of the first, and of the middle, the real part counts."""
     d, n = dim[-1], last_dim_size
-    if n > 1024:
+    if not isinstance(n, int) or n > 1024:
         raise Absent("a transform of a large size to real numbers")
     for k in dim[:-1]:
         x = _along(x, k, 1)
@@ -353,28 +360,83 @@ def restrided(t, stride):
     return torch.empty_strided(t.shape, stride, dtype=t.dtype, device=t.device).copy_(t).expand(whole)
 
 
-def as_real(gm):
+def as_traced(val):
+    """A function that lays a tensor as `val` lies, which is a result of the graph. Where strides change, each is the next inner one, of the traced
+    call, times its size: real parts keep the places between them."""
+    strides = val.stride()
+    if all(isinstance(s, int) for s in strides):
+        return lambda t: restrided(t, strides)
+    inward = sorted(range(val.dim()), key=lambda d: strides[d].node.hint if isinstance(strides[d], torch.SymInt) else strides[d])
+    inward = [d for d in inward if not isinstance(strides[d], int) or strides[d] != 0]
+
+    begin = strides[inward[0]] if inward and isinstance(strides[inward[0]], int) else 1
+
+    def lay(t):
+        dense, step = [0] * t.dim(), begin
+        for d in inward:
+            dense[d] = step
+            step *= max(t.shape[d], 1)
+        return restrided(t, dense)
+    return lay
+
+
+def shared(r, whole):
+    """Is a result a view of complex numbers that somebody else holds, an argument or one of `whole`, the results? Autograd makes such a view again,
+    of the strides and the offset that it would have."""
+    n, wanted = r, False
+    while isinstance(n, torch.fx.Node) and n.op == "call_function":
+        schema = getattr(n.target, "_schema", None)
+        if n.target is not operator.getitem and (schema is None or not any(r.alias_info is not None for r in schema.returns)):
+            break
+        wanted = wanted or wide(n.meta.get("val"))
+        n = n.args[0]
+        if n in whole:
+            break
+    return n is not r and (n.op == "placeholder" or n in whole) and (wanted or wide(n.meta.get("val")))
+
+
+@contextlib.contextmanager
+def for_all_sizes(env):
+    """What is traced in here holds for all sizes that the graph is called with. What it takes for granted of them becomes a guard of the graph, as
+    long as there may be more of those, unless it makes a number of a symbol; else it is Absent."""
+    if env is None:
+        yield
+        return
+    known = dict(env.replacements)
+    try:
+        with env.error_on_new_guards() if env.frozen else contextlib.nullcontext():
+            yield
+    except (AttributeError, RuntimeError, AssertionError, TypeError) as e:
+        raise Absent(f"sizes that decide: {e}") from None
+    if env.replacements != known:
+        raise Absent("sizes that would be numbers")
+
+
+def as_real(gm, private=None):
     """(a graph of real numbers, a function of its call that takes and gives what gm does), or None: there are no complex numbers, or it
-    cannot be said without them."""
+    cannot be said without them. private: in the meta of results that a backward alone reads."""
     nodes = list(gm.graph.nodes)
     if not any(wide(n.meta.get("val")) for n in nodes):
         return None
     places = [n for n in nodes if n.op == "placeholder"]
     vals = [n.meta.get("val") for n in places]
     leaves = [v for n in nodes for v in torch.utils._pytree.tree_leaves(n.meta.get("val"))]
-    if any(isinstance(s, SYMBOLS) for v in leaves for s in (v.shape if isinstance(v, torch.Tensor) else [v])):
+    symbols = [s for v in leaves for s in ([*v.shape, *v.stride()] if isinstance(v, torch.Tensor) else [v]) if isinstance(s, SYMBOLS)]
+    if any(free_unbacked_symbols(s) for s in symbols) or not all(isinstance(v, (torch.Tensor, torch.SymInt)) for v in vals):
         return None
-    if not all(isinstance(v, torch.Tensor) for v in vals):
-        return None
+    sizes = symbols[0].node.shape_env if symbols else None
     modes = {v.fake_mode for v in vals if hasattr(v, "fake_mode")}
     if len(modes) != 1 or any(is_complex(v) and v.dtype not in NARROW for v in leaves):
         return None
     (mode,) = modes
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default}
-    if any(n in written and v.is_neg() for n, v in zip(places, vals)):
+    negative = [isinstance(v, torch.Tensor) and v.is_neg() for v in vals]
+    if any(n in written and neg for n, neg in zip(places, negative)):
         return None
     output = next(n for n in nodes if n.op == "output")
     wanted = list(output.args[0])
+    if symbols and any(shared(r, set(wanted) - {None}) for r in wanted if isinstance(r, torch.fx.Node) and private not in r.meta):
+        return None
 
     def run(*args):
         env = {n: Pair(a.select(-1, 0), a.select(-1, 1)) if is_complex(v) else a for n, a, v in zip(places, args, vals)}
@@ -397,16 +459,16 @@ def as_real(gm):
     from .decompose import table
     allowed, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
     try:
-        with mode, preserve_node_meta():
+        with mode, preserve_node_meta(), for_all_sizes(sizes):
             given = [torch.empty((*v.shape, 2), dtype=part(v.dtype), device=v.device) if is_complex(v) else
-                     torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) if v.is_neg() else v for v in vals]
+                     torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) if neg else v for v, neg in zip(vals, negative)]
             made = make_fx(run, decomposition_table=table(), tracing_mode="real")(*given)
     except Absent:
         return None
     finally:
         mode.allow_non_fake_inputs = allowed
-    which, turned = [k for k, v in enumerate(vals) if is_complex(v)], [k for k, v in enumerate(vals) if not is_complex(v) and v.is_neg()]
-    given_back = [(k, places.index(r) if r in places else None, r.meta["val"]) for k, r in enumerate(wanted)
+    which, turned = [k for k, v in enumerate(vals) if is_complex(v)], [k for k, v in enumerate(vals) if not is_complex(v) and negative[k]]
+    given_back = [(k, places.index(r) if r in places else None, is_complex(r.meta["val"]), as_traced(r.meta["val"])) for k, r in enumerate(wanted)
                   if isinstance(r, torch.fx.Node) and isinstance(r.meta.get("val"), torch.Tensor)]
 
     def around(call):
@@ -417,13 +479,13 @@ def as_real(gm):
                 kept[k] = torch.view_as_real(kept[k].resolve_conj().resolve_neg())
             for k in turned:
                 kept[k] = kept[k].resolve_neg()
-            first = {k: kept[k] for _, k, _ in given_back if k is not None}
+            first = {k: kept[k] for _, k, *_ in given_back if k is not None}
             out = list(call(kept))
-            for k, place, val in given_back:
+            for k, place, paired, lay in given_back:
                 t = first[place] if place is not None else out[k]
-                if is_complex(val):
-                    t = torch.view_as_complex(t if place is not None else t.contiguous())
-                out[k] = t if place is not None else restrided(t, val.stride())
+                if paired:
+                    t = torch.view_as_complex(t if place is not None else t.contiguous()).detach()  # as a tensor of its own
+                out[k] = t if place is not None else lay(t)
             return out
         return whole
     return made, around

@@ -27,7 +27,15 @@ typedef struct expected {
     int64_t size[RP_MAX_DIMS];
 } expected;
 
-enum kind { STEP_OP, STEP_GRAD, STEP_SIZE, STEP_CALC };
+enum kind { STEP_OP, STEP_GRAD, STEP_SIZE, STEP_CALC, STEP_COND, STEP_WHILE };
+
+/* A branch, or the condition or body of a loop: steps over the program's own slots and registers, of which `in` are filled with what the
+   function is given and `out` are what it gives. */
+typedef struct block {
+    struct step *steps;
+    int32_t *in, *out; /* slots */
+    size_t n_steps, n_in, n_out;
+} block;
 
 typedef struct step {
     enum kind kind;
@@ -41,6 +49,8 @@ typedef struct step {
     /* STEP_GRAD: gradients of the op's results (slots), and which operands they are wanted of */
     int32_t *grads, *wrt;
     size_t n_grads, n_wrt;
+    /* STEP_COND: in[0] is the predicate, and both branches. STEP_WHILE: `in` is the state; condition and body. */
+    block *blocks;
 } step;
 
 /* An argument as it was last called with: the same memory in the same form is the same handle. */
@@ -66,8 +76,8 @@ typedef struct fault {
 typedef struct program program;
 typedef struct context {
     const program *p;
-    fault *faults; /* NULL: errors stay where they are; else room for one a step */
-    size_t n_faults;
+    fault *faults; /* NULL: errors stay where they are; else room for `most` */
+    size_t n_faults, most;
 } context;
 
 enum { NOTHING = INT32_MIN };
@@ -76,6 +86,7 @@ struct program {
     PyObject_HEAD char *name;
     step *steps;
     size_t n_steps, n_in, n_out, n_slots, n_regs;
+    size_t n_nested; /* steps of blocks */
     int32_t *out;
     int32_t *order; /* what call() gives: result k, or -1 - k: argument k, or NOTHING */
     size_t n_order;
@@ -191,7 +202,7 @@ static char *copy_text(const char *text) {
 }
 
 static void note_fault(context *c, size_t step, const char *message) {
-    c->faults[c->n_faults++] = (fault){step, copy_text(message)};
+    if (c->n_faults < c->most) c->faults[c->n_faults++] = (fault){step, copy_text(message)};
 }
 
 /* A result of the size that PyTorch expects, so that a check goes on behind a step that failed. */
@@ -212,9 +223,8 @@ static size_t shape_text(char *out, size_t room, rp_dtype dtype, const int64_t *
     return n < 0 ? 0 : (size_t)n;
 }
 
-/* Did step `at` give what PyTorch says? Notes the fault and puts stand-ins in place if not. */
-static void check_step(context *c, size_t at, rp_tensor **out, rp_status status) {
-    const step *s = &c->p->steps[at];
+/* Did `s` give what PyTorch says? Notes the fault, as one of the program's step `at`, and puts stand-ins in place if not. */
+static void check_step(context *c, const step *s, size_t at, rp_tensor **out, rp_status status) {
     bool good = status == RP_OK && !rp_failed();
     if (!good) note_fault(c, at, rp_failed() ? rp_error_message() : rp_status_name(status));
     for (size_t k = 0; k < s->n_out && good; k++) {
@@ -238,6 +248,66 @@ static void check_step(context *c, size_t at, rp_tensor **out, rp_status status)
     for (size_t k = 0; k < s->n_out; k++) out[k] = s->out[k] < 0 ? NULL : stand_in(&s->expect[k]);
 }
 
+/* One replay: what its steps have calculated so far. */
+typedef struct run {
+    context *c;
+    rp_tensor **slots;
+    rp_scalar *regs;
+    size_t at; /* the program's step that runs, also where that is one of a block of it */
+} run;
+
+typedef struct region { /* what a branch or a loop's function is called with */
+    run *r;
+    const block *b;
+} region;
+
+static bool run_steps(run *r, const step *steps, size_t n, bool outermost);
+
+static void run_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const region *g = ctx;
+    for (size_t k = 0; k < n_in && k < g->b->n_in; k++) g->r->slots[g->b->in[k]] = in[k];
+    if (!run_steps(g->r, g->b->steps, g->b->n_steps, false)) return;
+    for (size_t k = 0; k < n_out; k++) out[k] = g->r->slots[g->b->out[k]];
+}
+
+static rp_status run_regions(run *r, const step *s, rp_tensor *const *in, rp_tensor **out) {
+    region first = {r, &s->blocks[0]}, second = {r, &s->blocks[1]};
+    rp_fn a = {run_block, &first, 0, s->op}, b = {run_block, &second, 0, s->op};
+    return s->kind == STEP_COND ? (rp_cond_at)(s->site, in[0], a, b, NULL, 0, out, s->n_out)
+                                : (rp_while_at)(s->site, a, b, in, s->n_in, 0, out);
+}
+
+/* False: an error is set. Steps of a block read all that came before them. */
+static bool run_steps(run *r, const step *steps, size_t n, bool outermost) {
+    for (size_t at = 0; at < n; at++) {
+        const step *s = &steps[at];
+        rp_tensor *operand[MOST_IN], *result[MOST_IN];
+        rp_attr attrs[MOST_ATTRS];
+        int64_t room[MOST_INTS];
+        if (outermost) r->at = at;
+        if (s->kind == STEP_SIZE) {
+            r->regs[s->out[0]] = (rp_i64)((rp_sym_size)(r->slots[s->in[0]], s->a.value.v.i));
+            continue;
+        }
+        if (s->kind == STEP_CALC) {
+            r->regs[s->out[0]] = calculate(s->op, read_number(s->a, r->regs), read_number(s->b, r->regs));
+            continue;
+        }
+        for (size_t k = 0; k < s->n_in; k++) operand[k] = s->in[k] < 0 ? NULL : r->slots[s->in[k]];
+        rp_status status = fill_attrs(s, r->regs, attrs, room);
+        if (status == RP_OK && s->kind == STEP_OP) status = run_op(s, attrs, operand, result);
+        if (status == RP_OK && s->kind == STEP_GRAD) status = run_grad(s, attrs, operand, r->slots, result);
+        if (status == RP_OK && s->blocks) status = run_regions(r, s, operand, result);
+        if (r->c->faults)
+            check_step(r->c, s, r->at, result, status);
+        else if (status != RP_OK)
+            return false;
+        for (size_t k = 0; k < s->n_out; k++)
+            if (s->out[k] >= 0) r->slots[s->out[k]] = result[k];
+    }
+    return true;
+}
+
 static void replay(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     context *c = ctx;
     const program *p = c->p;
@@ -248,37 +318,15 @@ static void replay(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out
     rp_device before = rp_default_device();
     bool moved = p->device.type != before.type || p->device.index != before.index;
     if (moved) (void)(rp_set_default_device)(p->device);
-    rp_tensor **slots = calloc(p->n_slots + 1, sizeof *slots);
-    rp_scalar *regs = calloc(p->n_regs + 1, sizeof *regs);
-    if (slots && regs) memcpy(slots, in, n_in * sizeof *in);
-    for (size_t at = 0; slots && regs && at < p->n_steps; at++) {
-        const step *s = &p->steps[at];
-        rp_tensor *operand[MOST_IN], *result[MOST_IN];
-        rp_attr attrs[MOST_ATTRS];
-        int64_t room[MOST_INTS];
-        if (s->kind == STEP_SIZE) {
-            regs[s->out[0]] = (rp_i64)((rp_sym_size)(slots[s->in[0]], s->a.value.v.i));
-            continue;
-        }
-        if (s->kind == STEP_CALC) {
-            regs[s->out[0]] = calculate(s->op, read_number(s->a, regs), read_number(s->b, regs));
-            continue;
-        }
-        for (size_t k = 0; k < s->n_in; k++) operand[k] = s->in[k] < 0 ? NULL : slots[s->in[k]];
-        rp_status status = fill_attrs(s, regs, attrs, room);
-        if (status == RP_OK && s->kind == STEP_OP) status = run_op(s, attrs, operand, result);
-        if (status == RP_OK && s->kind == STEP_GRAD) status = run_grad(s, attrs, operand, slots, result);
-        if (c->faults)
-            check_step(c, at, result, status);
-        else if (status != RP_OK)
-            break;
-        for (size_t k = 0; k < s->n_out; k++)
-            if (s->out[k] >= 0) slots[s->out[k]] = result[k];
+    run r = {c, calloc(p->n_slots + 1, sizeof *r.slots), calloc(p->n_regs + 1, sizeof *r.regs), 0};
+    if (r.slots && r.regs) {
+        memcpy(r.slots, in, n_in * sizeof *in);
+        (void)run_steps(&r, p->steps, p->n_steps, true);
+        for (size_t k = 0; k < n_out; k++) out[k] = r.slots[p->out[k]];
     }
-    for (size_t k = 0; slots && regs && k < n_out; k++) out[k] = slots[p->out[k]];
     if (moved) (void)(rp_set_default_device)(before);
-    free(slots);
-    free(regs);
+    free(r.slots);
+    free(r.regs);
 }
 
 /* ---- reading what Python made; every reader gives false with a Python error */
@@ -419,6 +467,30 @@ static bool read_expected(PyObject *o, step *s) {
     return true;
 }
 
+static bool read_step(PyObject *o, program *p, step *s);
+
+/* (slots that are given, steps, slots of results) */
+static bool read_block(PyObject *o, program *p, block *b) {
+    PyObject *in, *steps, *out;
+    if (!PyArg_ParseTuple(o, "OOO", &in, &steps, &out)) return false;
+    Py_ssize_t n = PyList_Size(steps);
+    if (n < 0 || !read_slots(in, p, MOST_IN, &b->in, &b->n_in)) return false;
+    if (!(b->steps = calloc((size_t)n + 1, sizeof *b->steps))) return PyErr_NoMemory(), false;
+    p->n_nested += (size_t)n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        b->n_steps = (size_t)i + 1;
+        if (!read_step(PyList_GetItem(steps, i), p, &b->steps[i])) return false;
+    }
+    return read_slots(out, p, MOST_IN, &b->out, &b->n_out);
+}
+
+/* Is each of them a slot? */
+static bool all_there(const int32_t *slots, size_t n) {
+    for (size_t k = 0; k < n; k++)
+        if (slots[k] < 0) return false;
+    return true;
+}
+
 static bool read_step(PyObject *o, program *p, step *s) {
     PyObject *op = NULL, *site = NULL, *in = NULL, *attrs = NULL, *out = NULL, *expect = NULL, *a = NULL, *b = NULL;
     int slot, dim, reg;
@@ -461,6 +533,23 @@ static bool read_step(PyObject *o, program *p, step *s) {
             s->out[0] = reg;
             if ((size_t)reg >= p->n_regs) p->n_regs = (size_t)reg + 1;
         }
+    } else if (!PyUnicode_CompareWithASCIIString(kind, "cond") || !PyUnicode_CompareWithASCIIString(kind, "while")) {
+        bool loop = !PyUnicode_CompareWithASCIIString(kind, "while");
+        s->kind = loop ? STEP_WHILE : STEP_COND;
+        s->op = loop ? "while" : "cond";
+        good = PyArg_ParseTuple(rest, "OOOOOO", &site, &in, &out, &expect, &a, &b) &&
+               (site == Py_None || (s->site = py_keep_text(site))) && read_slots(in, p, MOST_IN, &s->in, &s->n_in) &&
+               read_slots(out, p, MOST_IN, &s->out, &s->n_out) && read_expected(expect, s) &&
+               ((s->blocks = calloc(2, sizeof *s->blocks)) || (PyErr_NoMemory(), false)) &&
+               read_block(a, p, &s->blocks[0]) && read_block(b, p, &s->blocks[1]);
+        const size_t given = loop ? s->n_in : 0;
+        for (size_t k = 0; good && k < 2; k++) {
+            const block *of = &s->blocks[k];
+            good = of->n_in == given && of->n_out == (loop && k == 0 ? 1 : s->n_out) && all_there(of->in, of->n_in) &&
+                   all_there(of->out, of->n_out);
+        }
+        good = good && all_there(s->in, s->n_in) && s->n_in == (loop ? s->n_out : 1);
+        if (!good && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "blocks that do not fit their step");
     } else {
         PyErr_Format(PyExc_ValueError, "no step is a %R", kind);
     }
@@ -473,6 +562,13 @@ static bool read_step(PyObject *o, program *p, step *s) {
 /* ---- life */
 
 static void step_free(step *s) {
+    for (size_t k = 0; s->blocks && k < 2; k++) {
+        for (size_t i = 0; s->blocks[k].steps && i < s->blocks[k].n_steps; i++) step_free(&s->blocks[k].steps[i]);
+        free(s->blocks[k].steps);
+        free(s->blocks[k].in);
+        free(s->blocks[k].out);
+    }
+    free(s->blocks);
     for (size_t k = 0; s->attrs && k < s->n_attrs; k++) {
         free(s->attrs[k].words);
         free(s->attrs[k].floats);
@@ -925,7 +1021,8 @@ static PyObject *program_check(PyObject *self, PyObject *types) {
     program *p = (program *)self;
     rp_ir_type *list = read_types(p, types);
     if (!list) return NULL;
-    context c = {.p = p, .faults = calloc(p->n_steps + 1, sizeof *c.faults)};
+    context c = {.p = p, .most = p->n_steps + p->n_nested};
+    c.faults = calloc(c.most + 1, sizeof *c.faults);
     PyObject *found = c.faults ? PyList_New(0) : PyErr_NoMemory();
     if (found) {
         rp_scope scope = (rp_scope_begin)();

@@ -220,3 +220,63 @@ language("dac", "audio", "DacModel", "DacConfig", loss=lambda y: square(y[1]), e
          codebook_size=16, codebook_dim=4, hidden_size=32, quantizer_dropout=0.0, batch=lambda: {"input_values": torch.randn(1, 1, 160)})
 language("mixer_series", "mlp", "PatchTSMixerModel", "PatchTSMixerConfig", num_input_channels=2, context_length=32, patch_length=8, patch_stride=8, d_model=16, num_layers=2,
          dropout=0.0, head_dropout=0.0, batch=lambda: {"past_values": torch.randn(2, 32, 2)})
+
+# ---------------------------------------------------------------- transformers: hybrids, mixtures of many kinds, series, and what reads several kinds of things
+
+heads = dict(num_key_value_heads=2, head_dim=8)
+scanned = dict(mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4, mamba_n_groups=1, mamba_chunk_size=4)
+chosen = dict(num_experts_per_tok=2, moe_intermediate_size=24, experts_implementation="batched_mm")
+shared = dict(n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1)
+low_rank = dict(q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8)
+for _label, _kind, _cls, _options in (
+        ("falcon_h1", "recurrent", "FalconH1", dict(**heads, mamba_d_ssm=32, **scanned)),
+        ("nemotron_h", "recurrent", "NemotronH", dict(**heads, layers_block_type=["mamba", "attention"], mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=4, n_groups=1, chunk_size=4)),
+        ("glm4_moe", "mixture", "Glm4Moe", dict(**heads, **chosen, **shared)), ("dots1", "mixture", "Dots1", dict(num_key_value_heads=2, **chosen, **shared)),
+        ("minimax_m2", "mixture", "MiniMaxM2", dict(**heads, **chosen, num_local_experts=4, rotary_dim=8)),
+        ("lfm2_moe", "mixture", "Lfm2Moe", dict(num_key_value_heads=2, **chosen, num_experts=4, num_dense_layers=1, layer_types=["conv", "full_attention"], conv_L_cache=3)),
+        ("minicpm3", "transformer", "MiniCPM3", low_rank), ("vaultgemma", "transformer", "VaultGemma", dict(**heads, sliding_window=4)),
+        ("bitnet", "transformer", "BitNet", dict(num_key_value_heads=2)), ("doge", "transformer", "Doge", dict(num_key_value_heads=2))):
+    language(_label, _kind, _cls + "ForCausalLM", _cls + "Config", **{**causal, **_options})
+SINGLE_INSIDE |= {"falcon_h1", "nemotron_h", "glm4_moe", "dots1", "minimax_m2", "lfm2_moe", "minicpm3", "vaultgemma", "bitnet", "doge", "longt5", "git", "moonshine"}
+
+for _label, _cls, _options in (("modernbert", "ModernBert", dict(local_attention=4, pad_token_id=0)), ("mobilebert", "MobileBert", dict(embedding_size=16, intra_bottleneck_size=32, true_hidden_size=32))):
+    language(_label, "transformer", _cls + "ForMaskedLM", _cls + "Config", loss=all_of, **{**small, **still, **_options}, batch=lambda: {"input_ids": torch.randint(5, 60, (2, 8))})
+language("pegasus_x", "transformer", "PegasusXForConditionalGeneration", "PegasusXConfig", loss=classes, **coder, block_size=4, num_global_tokens=2, batch=both)
+language("longt5", "transformer", "LongT5ForConditionalGeneration", "LongT5Config", loss=classes, vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
+         local_radius=3, use_cache=False, dropout_rate=0.0, batch=both)
+language("reformer", "transformer", "ReformerModel", "ReformerConfig", loss=all_of, vocab_size=64, hidden_size=32, attn_layers=["local", "local"], attention_head_size=8,
+         num_attention_heads=4, feed_forward_size=48, axial_pos_shape=[2, 4], axial_pos_embds_dim=[16, 16], local_attn_chunk_length=4, hidden_dropout_prob=0.0,
+         local_attention_probs_dropout_prob=0.0, max_position_embeddings=8, use_cache=False, is_decoder=False, batch=lambda: {"input_ids": torch.randint(3, 60, (2, 8))})
+
+language("hiera", "transformer", "HieraModel", "HieraConfig", loss=all_of, image_size=[32, 32], patch_size=[3, 3], patch_stride=[2, 2], patch_padding=[1, 1], embed_dim=16, depths=[1, 1],
+         num_heads=[1, 2], mlp_ratio=2.0, query_stride=[2, 2], masked_unit_size=[2, 2], masked_unit_attention=[True, False], num_query_pool=1, drop_path_rate=0.0, batch=seen)
+language("swiftformer", "convolution", "SwiftFormerModel", "SwiftFormerConfig", loss=all_of, image_size=32, depths=[1, 1, 1, 1], embed_dims=[8, 16, 24, 32], mlp_ratio=2,
+         drop_path_rate=0.0, batch=seen)
+language("vitdet", "transformer", "VitDetModel", "VitDetConfig", loss=all_of, **eye, **still, window_size=2, residual_block_indices=[1], window_block_indices=[0], batch=seen)
+language("siglip", "transformer", "SiglipModel", "SiglipConfig", loss=all_of, text_config=dict(**small), vision_config=dict(eye),
+         batch=lambda: {"input_ids": torch.randint(3, 60, (2, 8)), "pixel_values": picture(2, 32)})
+language("git", "transformer", "GitForCausalLM", "GitConfig", loss=all_of, **{**small, **still}, vision_config=dict(eye),
+         batch=lambda: {"input_ids": torch.randint(3, 60, (2, 8)), "pixel_values": picture(2, 32)})
+language("perceiver", "transformer", "PerceiverModel", "PerceiverConfig", loss=all_of, num_latents=8, d_latents=32, d_model=16, num_blocks=1, num_self_attends_per_block=2,
+         num_self_attention_heads=4, num_cross_attention_heads=4, attention_probs_dropout_prob=0.0, batch=lambda: {"inputs": torch.randn(2, 10, 16)})
+
+language("wav2vec2_bert", "audio", "Wav2Vec2BertModel", "Wav2Vec2BertConfig", **{k: v for k, v in waves.items() if not k.startswith("conv")}, feature_projection_input_dim=16,
+         conv_depthwise_kernel_size=3, conformer_conv_dropout=0.0, batch=lambda: {"input_features": torch.randn(2, 12, 16)})
+language("encodec", "audio", "EncodecModel", "EncodecConfig", loss=lambda y: square(y[1]), num_filters=4, hidden_size=8, codebook_size=16, codebook_dim=8, upsampling_ratios=[4, 2],
+         num_lstm_layers=1, target_bandwidths=[24.0], batch=lambda: {"input_values": torch.randn(1, 1, 160)})
+language("moonshine", "audio", "MoonshineForConditionalGeneration", "MoonshineConfig", loss=classes, vocab_size=64, hidden_size=32, intermediate_size=48,
+         encoder_num_hidden_layers=1, decoder_num_hidden_layers=1, encoder_num_attention_heads=4, decoder_num_attention_heads=4, use_cache=False,
+         batch=lambda: {"input_values": torch.randn(1, 4000), "decoder_input_ids": torch.randint(3, 60, (1, 6))})
+
+language("patchtst", "transformer", "PatchTSTModel", "PatchTSTConfig", loss=all_of, num_input_channels=2, context_length=32, patch_length=8, patch_stride=8, d_model=16,
+         num_hidden_layers=2, num_attention_heads=4, ffn_dim=24, attention_dropout=0.0, ff_dropout=0.0, path_dropout=0.0, positional_dropout=0.0,
+         batch=lambda: {"past_values": torch.randn(2, 32, 2)})
+language("informer", "transformer", "InformerModel", "InformerConfig", loss=all_of, prediction_length=4, context_length=8, input_size=1, lags_sequence=[1, 2], num_time_features=1,
+         d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=24, dropout=0.0,
+         attention_dropout=0.0, activation_dropout=0.0, encoder_layerdrop=0.0, decoder_layerdrop=0.0, use_cache=False,
+         batch=lambda: {"past_values": torch.rand(2, 10), "past_time_features": torch.rand(2, 10, 1), "past_observed_mask": torch.ones(2, 10), "future_values": torch.rand(2, 4),
+                        "future_time_features": torch.rand(2, 4, 1)})
+language("decision", "reinforcement", "DecisionTransformerModel", "DecisionTransformerConfig", loss=all_of, state_dim=5, act_dim=3, hidden_size=32, max_ep_len=20, n_layer=2, n_head=4,
+         n_positions=64, vocab_size=1, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+         batch=lambda: {"states": torch.randn(2, 4, 5), "actions": torch.randn(2, 4, 3), "rewards": torch.randn(2, 4, 1), "returns_to_go": torch.randn(2, 4, 1),
+                        "timesteps": torch.arange(4).expand(2, 4), "attention_mask": torch.ones(2, 4, dtype=torch.int64)})

@@ -13,12 +13,17 @@ import time
 import types
 import unittest
 import weakref
+from unittest import mock
 
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn import functional as F
 
 import reprise
@@ -185,6 +190,10 @@ class Inference(Door):
                     torch._foreach_pow(2.0, ys), torch._foreach_add(ys, n), torch._foreach_sqrt(torch._foreach_mul(ys, ys)), xs)
         self.check(f, [torch.randn(3, 4), torch.randn(5)], [torch.randn(3, 4), torch.randn(5)], torch.tensor(0.5))
 
+    def test_more_tensors_than_a_step_takes(self):
+        xs = [torch.randn(2) for _ in range(700)]
+        self.check(lambda *xs: (torch.cat(xs), torch.stack(xs).sum(0)), *xs, calls=1)
+
     def test_products_and_sums_as_dynamo_writes_them(self):
         def f(x, y, z, n):
             x = x.clone()
@@ -274,6 +283,23 @@ class Inference(Door):
             for got, expected in zip(torch.autograd.grad(y, given, seed), torch.autograd.grad(want, same, seed)):
                 self.same(got, expected)
             self.assertLess(max(g.nodes for g in reprise.explain().graphs), 10)
+
+    @ON_CPU
+    def test_flexible_attention_is_taken_apart(self):
+        bias, query = torch.randn(4, 32, 32), torch.randn(1, 4, 32, 16)
+        block = create_block_mask(lambda b, h, i, j: (i >= j) & (i - j < 20), None, None, 32, 32, device="cpu", BLOCK_SIZE=16)
+        mods = (lambda s, b, h, i, j: s * 0.5 + bias[h, i, j], lambda s, b, h, i, j: torch.tanh(s / 2) + (i - j) * 0.1)
+        for mod in mods:
+            torch._dynamo.reset()
+            self.check(lambda q: flex_attention(q, q[:, :2], q[:, 2:], score_mod=mod, block_mask=block, enable_gqa=True), query)
+        torch._dynamo.reset()
+        f = lambda q: flex_attention(q.transpose(1, 2), q.transpose(1, 2), q.transpose(1, 2), score_mod=lambda s, b, h, i, j: torch.where(i >= j, s, -math.inf))
+        run = torch.compile(f, backend="reprise", dynamic=True)
+        for n in (16, 24, 17):
+            q = torch.randn(2, n, 2, 16)
+            self.same(run(q), f(q))
+            self.assertEqual(run(q).stride(), f(q).stride())
+        self.assertEqual(dict(reprise.explain().reasons), {})
 
     def test_encoder_layers_with_masks(self):
         hidden = torch.zeros(2, 5, dtype=torch.bool)
@@ -494,6 +520,47 @@ class Sizes(Door):
 
     def test_a_device_is_given(self):
         self.check(lambda x: (x[tuple(torch.tril_indices(4, 3, device=x.device))], torch.randperm(4, device=x.device).sort()[0] * x[:, 0]), torch.randn(4, 3))
+
+    def test_sizes_that_are_rounded(self):
+        """A program calculates no such sizes: the call hands them over."""
+        functions = (lambda x: (x.topk(int(x.shape[0] * 0.5), 0).values, x[:math.ceil(x.shape[0] * 0.3)] * 2, x.new_zeros(math.floor(x.shape[0] / 3), 2) + x.sum(),
+                                x[:round(x.shape[0] * 0.4)].exp(), (x.cumsum(0) < math.ceil(1.25 * x.shape[0] / 4)).float() + int(1.5 * x.shape[0])),
+                     lambda x: (F.interpolate(x[None, None], scale_factor=1.5, mode="bilinear"), F.interpolate(x[None, None], scale_factor=0.7)),
+                     lambda x: x.sum() * (-x.shape[0] // 4) + (3 - x.shape[1]) % 5)
+        for f in functions:
+            torch._dynamo.reset()
+            run = torch.compile(f, backend="reprise", dynamic=True)
+            for n, m in ((5, 6), (8, 7), (11, 12), (6, 5)):
+                x = torch.randn(n, m)
+                for a, b in zip(torch.utils._pytree.tree_leaves(run(x)), torch.utils._pytree.tree_leaves(f(x)), strict=True):
+                    self.same(a, b)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_rounded_sizes_in_training(self):
+        model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Upsample(scale_factor=1.5, mode="bilinear"), nn.Conv2d(3, 2, 3)).double()
+        run = torch.compile(model, backend="reprise", dynamic=True)
+        for n in (8, 11, 9):
+            x = torch.randn(2, 2, n, n + 1, dtype=torch.float64)
+            a, b = (torch.autograd.grad(f(x).square().mean(), list(model.parameters())) for f in (run, model))
+            for p, q in zip(a, b):
+                self.same(p, q)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_nested_tensors(self):
+        """Ragged sizes are names, no numbers: programs get nothing for them."""
+        model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 2))
+        run = torch.compile(model, backend="reprise")
+        ragged = torch.nested.nested_tensor([torch.randn(n, 3) for n in (2, 4, 1)], layout=torch.jagged)
+        for _ in range(3):
+            found = []
+            for f in (run, model):
+                model.zero_grad()
+                y = f(ragged)
+                y.values().sum().backward()
+                found.append([y.values(), *(p.grad for p in model.parameters())])
+            for a, b in zip(*found):
+                self.same(a, b)
+        self.assertEqual(dict(reprise.explain().reasons), {})
 
     def test_a_size_beside_a_tensor(self):
         run = torch.compile(lambda x, n: (x.shape[0] - n, x.shape[0] - x, (x.shape[0] / 3) / n), backend="reprise", dynamic=True)
@@ -791,6 +858,33 @@ class Random(Door):
         model.eval()
         self.same(run(x), model(x))
 
+    def test_what_a_graph_of_the_users_records_is_drawn_by_pytorch(self):
+        """Its replays go on in PyTorch's generator. Here a call is told that it is recorded: it draws what PyTorch draws, and the backward that
+        the library runs has those masks, whatever strides they come with."""
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.GELU(), nn.Linear(16, 4), nn.Dropout(0.3))
+        run, x = torch.compile(model, backend="reprise"), torch.randn(6, 8, requires_grad=True)
+        run(x).sum().backward()
+        graphs = reprise.explain().graphs
+        with mock.patch("reprise.dynamo.recorded", lambda device: True):
+            for _ in range(2):
+                found = []
+                for f in (run, model):
+                    torch.manual_seed(3)
+                    y = f(x)
+                    found.append((y, *torch.autograd.grad(y.square().sum(), (x, *model.parameters()))))
+                for a, b in zip(*found):
+                    self.same(a, b)
+        self.assertEqual(len(reprise.explain().graphs), len(graphs))
+        self.assertIn("2 calls with random numbers were recorded", str(reprise.explain()))
+        torch.manual_seed(3)
+        self.assertFalse(torch.equal(run(x), y))  # beside a graph the numbers are the library's
+
+    def test_random_integers_like_a_tensor(self):
+        x = torch.empty(400, dtype=torch.int32)
+        a, b = torch.compile(lambda x: (torch.randint_like(x, 3), torch.randint_like(x, 4, 7, dtype=torch.int64)), backend="reprise")(x)
+        self.assertEqual((a.dtype, a.unique().tolist(), b.dtype, b.unique().tolist()), (torch.int32, [0, 1, 2], torch.int64, [4, 5, 6]))
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_random_factories(self):
         run = torch.compile(lambda x: (torch.rand_like(x), torch.randn(4000), torch.bernoulli(torch.full((4000,), 0.25))), backend="reprise")
         u, n, b = run(torch.ones(4000))
@@ -808,6 +902,88 @@ class Random(Door):
         self.assertAlmostEqual(u.mean().item(), 0.5, delta=0.05)
         self.assertAlmostEqual(n.std().item(), 1, delta=0.1)
         self.assertAlmostEqual(b.mean().item(), 0.25, delta=0.05)
+
+
+class Flow(Door):
+    """Branches and loops, which are graphs within a graph."""
+
+    def whole(self, f, *calls, **options):
+        """Every call gives what f gives, and nothing of it ran in PyTorch."""
+        run = torch.compile(f, backend="reprise", **options)
+        for args in calls:
+            for a, b in zip(torch.utils._pytree.tree_leaves(run(*args)), torch.utils._pytree.tree_leaves(f(*args)), strict=True):
+                self.same(a, b)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+        self.assertTrue(reprise.explain().graphs)
+
+    def test_branches(self):
+        def f(x):
+            a, b = torch.cond(x.sum() > 0, lambda x: (x * 2 + torch.tensor([1.0, 2.0, 3.0]), x.sum()), lambda x: (x.cos(), x.prod()), (x,))
+            return a, torch.cond(b > 4, lambda a: torch.cond(a.max() > 9, lambda a: a * 3, lambda a: a - 1, (a,)), lambda a: a.sin(), (a,))
+        self.whole(f, *([torch.full((3,), v)] for v in (1.0, -1.0, 2.0, 5.0)))
+
+    def test_branches_over_sizes_and_numbers_that_change(self):
+        f = lambda x, y, k: torch.cond(x.sum() > 0, lambda x, y: x @ y.T * x.shape[0] + k, lambda x, y: (x * 2) @ y.T * k + y.shape[0], (x, y))
+        self.whole(f, *([torch.randn(a, 3) + s, torch.randn(b, 3), k] for a, b, s, k in ((2, 3, 9, 2), (4, 5, -9, -3), (6, 2, 9, -4), (2, 4, -9, 5))), dynamic=True)
+
+    def test_branches_train(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4))
+
+            def forward(self, x):
+                return torch.cond(x.sum() > 0, self.a, self.b, (x,)) * 2
+        for sign in (1, -1):
+            torch._dynamo.reset()
+            self.trained(Net().double(), [sign * torch.rand(3, 4, dtype=torch.float64)])
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_loops(self):
+        w = torch.randn(3, 3) * 0.3
+        one = torch.ones(2, 3)
+        start = lambda: torch.zeros((), dtype=torch.int64)
+        f = lambda x: while_loop(lambda i, x: (i < 5) & (x.abs().sum() < 100), lambda i, x: (i + 1, x @ w + x), (start(), x))
+        self.whole(f, [one], [one * 50], [one * 0.1])
+        swap = lambda a, b, i: while_loop(lambda a, b, i: i > 0, lambda a, b, i: (b.clone(), a.clone(), i - 1), (a, b, i))
+        self.whole(swap, *([one, one * 2, torch.tensor(k)] for k in range(4)))
+
+        def inner(i, x):
+            j, y = while_loop(lambda j, y: j < 3, lambda j, y: (j + 1, torch.cond(j % 2 == 0, lambda y: y * 2, lambda y: y - 1, (y,))), (start(), x))
+            return i + 1, y * x.shape[0]
+        self.whole(lambda x: while_loop(lambda i, x: i < x.shape[0], inner, (start(), x)), [one], [torch.ones(3, 3)], [torch.ones(4, 3)], dynamic=True)
+
+    def test_loops_over_rows(self):
+        x = torch.randn(4, 3)
+        self.whole(lambda x: scan(lambda c, x: (c + x, c * x), torch.zeros(3), x, dim=0), [x])
+        self.whole(lambda x: map_rows(lambda a, k: (a.sin() * k, a.sum()), x, torch.tensor(2.0)), [x])
+
+    def test_a_region_that_is_compiled_once(self):
+        blk = torch.compiler.nested_compile_region(lambda x, w: (x @ w).sin() + x.shape[0])
+        w = torch.randn(4, 4, requires_grad=True)
+        f = lambda x: blk(blk(x, w), w)
+        x, y = torch.randn(2, 4, requires_grad=True), torch.randn(2, 4)
+        a, b = (torch.autograd.grad(g(x).mul(y).sum(), (x, w)) for g in (torch.compile(f, backend="reprise"), f))
+        for p, q in zip(a, b):
+            self.same(p, q)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_what_stays_with_pytorch_says_why(self):
+        draws = lambda x: torch.cond(x.sum() > 0, lambda x: x + torch.rand(3) * 0, lambda x: x * 2, (x,))
+        counts = lambda x: while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x + i), (0, x))
+        long = lambda x: scan(lambda c, x: (c + x, c * x), torch.zeros(3), x.expand(3000, 3), dim=0)[0]
+        for f, why in ((draws, "random numbers in a branch or a loop"), (counts, "SymInt"), (long, "3000 rows")):
+            torch._dynamo.reset()
+            reprise.reset()
+            self.check(f, torch.ones(3), whole=False)
+            self.assertTrue(any(why in reason for _, reason in reprise.explain().reasons), reprise.explain())
+
+    def test_constants_of_a_part_are_those_of_its_branches(self):
+        def f(x):
+            y = x.to(torch.float8_e4m3fn).float()  # which splits the graph
+            return torch.cond(y.sum() > 0, lambda x: x * 2 + torch.tensor([1.0, 2.0, 3.0]), lambda x: x.sin(), (y,)) + 1
+        self.check(f, torch.ones(3), whole=False)
+        self.assertFalse(any("cond" in op for op, _ in reprise.explain().reasons))
 
 
 class Splits(Door):
@@ -1146,6 +1322,40 @@ class Splits(Door):
         finite = torch.tensor([0j, 1e30 + 1e30j, 1e-30 - 1e-30j, 3 - 4j, 1e30 - 1e-30j, 5, 2j])
         self.check(lambda a, b: (a / b, b / a, a / b.real), finite, finite.flip(0))
 
+    def test_complex_numbers_of_sizes_that_change(self):
+        turns = torch.polar(torch.ones(32, 4), torch.outer(torch.arange(32.0), torch.tensor([1.0, 0.5, 0.2, 0.1])))
+
+        def turned(x):
+            z = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+            return torch.view_as_real(z * turns[:x.shape[1], None]).flatten(3)
+        run = torch.compile(turned, backend="reprise", dynamic=True)
+        for b, n in ((2, 5), (3, 7), (2, 32), (4, 6)):
+            x = torch.randn(b, n, 2, 8, requires_grad=True)
+            found = []
+            for f in (run, turned):
+                y = f(x)
+                found.append((y, *torch.autograd.grad((y * y.detach().cos()).sum(), x)))
+            for a, b in zip(*found):
+                self.same(a, b)
+        f = lambda z: (z.T * 2, (z * z.conj()).real, z.unsqueeze(1).expand(-1, 3, -1) * z.shape[0], z.sum(0).abs() + z.shape[1], torch.cat([z, z], 1).exp(), z.imag,
+                       z.reshape(-1, 2) / 3)
+        run = torch.compile(f, backend="reprise", dynamic=True)
+        for n, m in ((3, 4), (5, 2), (8, 6), (4, 3)):
+            z = torch.randn(n, m, dtype=torch.complex64)
+            for a, b in zip(run(z), f(z)):
+                self.same(a, b)
+                self.assertEqual(a.stride(), b.stride())
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_views_of_complex_numbers_of_sizes_that_change(self):
+        """Autograd makes them again of strides and offsets: those stay with PyTorch."""
+        f = lambda z: (lambda y: (z[1:], z.conj(), z.view(z.shape[0] * z.shape[1]), y, y.real, y.imag, y[1:], y.T))(z * 2)
+        run = torch.compile(f, backend="reprise", dynamic=True)
+        for n, m in ((3, 4), (5, 2), (8, 6)):
+            z = torch.randn(n, m, dtype=torch.complex64)
+            for a, b in zip(run(z), f(z)):
+                self.same(a, b)
+
     def test_complex_numbers_that_stay(self):
         """A size with a large prime factor, one that changes, and an op that is not written down."""
         self.check(lambda x: torch.fft.rfft(x).abs() + 1, torch.randn(97), whole=False)
@@ -1232,6 +1442,32 @@ class Graphs(Door):
                 self.same(y, model(x) + 1)
                 self.same(run(x), model(x))  # calls beside the graph have memory of their own
         self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_random_numbers_go_on_in_replays(self):
+        model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5))
+        run, x = torch.compile(model, backend="reprise"), torch.randn(4, 8)
+        with torch.no_grad():
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    run(x)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = run(x)
+            seen = []
+            for seed in (None, None, 5, 5):
+                if seed is not None:
+                    torch.manual_seed(seed)
+                graph.replay()
+                seen.append(y.clone())
+        self.assertFalse(torch.equal(seen[0], seen[1]))
+        self.assertFalse(torch.equal(seen[1], seen[2]))
+        self.assertTrue(torch.equal(seen[2], seen[3]))
+        for t in seen:
+            kept = t != 0
+            self.same(t[kept], (model[0](x) * 2)[kept])
 
     def test_graphed_callables_train(self):
         model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
