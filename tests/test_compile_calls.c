@@ -216,8 +216,9 @@ static void test_apart_beside_sums(void **state) {
         rp_compiled *f = rp_compile((rp_fn){norm_gradients, (void *)(uintptr_t)d, sizeof *d * 2, "norm_gradients"},
                                     RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
         rp_tensor *in[4], *want[3], *got[3];
-        for (unsigned how = 0; how < 4; how++) {       /* bit 0: of the input, bit 1: of the gradient that comes in */
-            if (cuda ? !test_cuda_takes(k + how, 3) : SLOW_BUILD && (k + how) % 3) continue; /* one or two ways of each */
+        for (unsigned how = 0; how < 4; how++) { /* bit 0: of the input, bit 1: of the gradient that comes in */
+            if (cuda ? !test_cuda_takes(k + how, 3) : SLOW_BUILD && (k + how) % 3)
+                continue; /* one or two ways of each */
             for (unsigned i = 0; i < 4; i++) {
                 const bool small = i == 1 || i == 2, apart = (i == 0 && how & 1) || (i == 3 && how & 2);
                 rp_tensor *t = small   ? rp_randn(RP_DIMS(a, b))
