@@ -30,6 +30,12 @@ function(rp_object_library name)
 endfunction()
 
 rp_object_library(rp_objects ${RP_SOURCES} ${RP_GEN}/reprise_embed.c)
+# libFuzzer is told where the parser and what checks graphs have been; else it draws in the dark.
+if(REPRISE_FUZZ AND CMAKE_C_COMPILER_ID MATCHES "Clang")
+    set(RP_FUZZED ${RP_SOURCES})
+    list(FILTER RP_FUZZED INCLUDE REGEX "/src/trace/")
+    set_property(SOURCE ${RP_FUZZED} APPEND PROPERTY COMPILE_OPTIONS -fsanitize=fuzzer-no-link)
+endif()
 target_compile_options(rp_objects PRIVATE ${RP_OPT} ${RP_CLEAR} ${RP_HARD})
 
 # Kernels take most of the time of a build, and ccache as their launcher has the objects of one build for the next: in a build of sanitizers
