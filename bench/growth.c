@@ -7,8 +7,9 @@
             threads on processors: other processes do not count.
      long   A recurrent function that applies one weight at each step, and its gradient: what its first call takes, in which it is
             recorded and compiled, what the second takes, with which its launches become a graph, a step, and a later one.
-     wide   A function that writes each of its arguments and then, by a value that all of the second writes read, once more; and the gradient of
-            as many leaves: what a write and a leaf take of the processors. Sixteen times as many may take MOST_WIDER times as long each. */
+     wide   A function that writes each of its arguments and then, by a value that all of the second writes read, once more; the sum of as many
+            numbers, one behind the other; and the gradient of as many leaves: what a write, a number and a leaf take of the processors. Sixteen
+            times as many may take MOST_WIDER times as long each. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,9 +170,15 @@ static void writes(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out
     out[0] = total;
 }
 
+static void numbers(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_out;
+    out[0] = in[0];
+    for (size_t k = 1; k < n_in; k++) out[0] = rp_add(out[0], in[k]);
+}
+
 /* ms of the call with which the function is compiled, and of a later one. */
-static void time_writes(rp_tensor *const *in, size_t n, double *compiled, double *later) {
-    rp_compiled *f = rp_compile((rp_fn){writes, NULL, 0, "writes"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+static void time_function(rp_fn fn, rp_tensor *const *in, size_t n, double *compiled, double *later) {
+    rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .fullgraph = true));
     rp_tensor *y = NULL;
     double ms[3];
     for (unsigned call = 0; call < 3; call++) {
@@ -195,19 +202,23 @@ static double time_gradient(rp_tensor *const *leaf, size_t n, rp_tensor **grad) 
 
 static bool run_wide(void) {
     static rp_tensor *in[WIDE], *grad[WIDE];
-    double least[2] = {0, 0};
+    enum { SHAPES = 3 };
+    double least[SHAPES] = {0};
     bool held = true;
     for (size_t n = NARROW; n <= WIDE && !rp_failed(); n *= 2) {
         rp_scope scope = rp_scope_begin();
-        double each[2], later;
+        double each[SHAPES], later;
         for (size_t k = 0; k < n; k++) in[k] = rp_ones(RP_DIMS(16));
-        time_writes(in, n, &each[0], &later);
+        time_function((rp_fn){writes, NULL, 0, "writes"}, in, n, &each[0], &later);
         for (size_t k = 0; k < n; k++) in[k] = rp_ones(RP_DIMS(16));
         each[1] = time_gradient(in, n, grad);
         printf(
-            "%5zu written twice: compiled in %7.1f ms (%.3f each), a later call %.2f ms; gradients of as many %6.1f ms (%.4f each)\n",
+            "%5zu written twice: compiled in %7.1f ms (%.3f each), a later call %.2f ms; gradients of as many %6.1f ms (%.4f each)",
             n, each[0], each[0] / (double)n, later, each[1], each[1] / (double)n);
-        for (unsigned k = 0; k < 2; k++) {
+        for (size_t k = 0; k < n; k++) in[k] = rp_sum(rp_detach(in[k]));
+        time_function((rp_fn){numbers, NULL, 0, "numbers"}, in, n, &each[2], &later);
+        printf("; a sum of as many numbers in %6.1f ms (%.4f each)\n", each[2], each[2] / (double)n);
+        for (unsigned k = 0; k < SHAPES; k++) {
             each[k] /= (double)n;
             if (n == NARROW) least[k] = each[k];
             held = held && each[k] <= MOST_WIDER * least[k];

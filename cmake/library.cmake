@@ -30,6 +30,12 @@ function(rp_object_library name)
 endfunction()
 
 rp_object_library(rp_objects ${RP_SOURCES} ${RP_GEN}/reprise_embed.c)
+# libFuzzer is told where the parser and what checks graphs have been; else it draws in the dark.
+if(REPRISE_FUZZ AND CMAKE_C_COMPILER_ID MATCHES "Clang")
+    set(RP_FUZZED ${RP_SOURCES})
+    list(FILTER RP_FUZZED INCLUDE REGEX "/src/trace/")
+    set_property(SOURCE ${RP_FUZZED} APPEND PROPERTY COMPILE_OPTIONS -fsanitize=fuzzer-no-link)
+endif()
 target_compile_options(rp_objects PRIVATE ${RP_OPT} ${RP_CLEAR} ${RP_HARD})
 
 # Kernels take most of the time of a build, and ccache as their launcher has the objects of one build for the next: in a build of sanitizers
@@ -84,6 +90,11 @@ set(RP_CHECKED ${RP_HERE})
 set(RP_CHECKED_LINES ${RP_CHECKED})
 if(REPRISE_SANITIZE MATCHES "thread")
     list(GET RP_CHECKED -1 RP_CHECKED)
+endif()
+# Lines are one text whose vectors differ in width: between the narrowest and the widest there is nothing else to find.
+list(LENGTH RP_CHECKED_LINES sets)
+if(sets GREATER 2)
+    list(GET RP_CHECKED_LINES 0 -1 RP_CHECKED_LINES)
 endif()
 # Threads write rows of their own: nothing to find in lines.
 if(REPRISE_SANITIZE MATCHES "thread")
@@ -220,7 +231,11 @@ foreach(isa IN LISTS RP_ISAS)
     rp_kernel_library(rp_lines_${isa} ${isa} "${RP_CHECKED_LINES}" ${RP_LINES})
     get_target_property(released rp_lines_${isa} RP_RELEASED)
     add_dependencies(rp_lines_${isa} rp_lines_source)
-    target_compile_options(rp_lines_${isa} PRIVATE $<IF:${RP_IF_RELEASED},-O2,${RP_OPT}> ${RP_ISA_FLAGS_${isa}} -w)
+    set(flags ${RP_ISA_FLAGS_${isa}})
+    if(released AND RP_CHECKS) # as in a build without checks, whose object this is then
+        list(REMOVE_ITEM flags ${RP_CHECKS})
+    endif()
+    target_compile_options(rp_lines_${isa} PRIVATE $<IF:${RP_IF_RELEASED},-O2,${RP_OPT}> ${flags} -w)
     if(NOT released)
         if(isa STREQUAL "baseline")
             target_link_libraries(rp_lines_${isa} PRIVATE rp_seen_once)

@@ -49,6 +49,10 @@ run_one() { # NAME: 0 and one line, or the tail of what it printed
             >"$log" 2>&1
     fi
     code=$?
+    if [ "$1" = fuzz_ir_parse ] && [ $code = 0 ]; then # which draws in the dark where the library does not say where it was
+        seen=$(grep -aoE 'cov: [0-9]+' "$log" | tail -n 1 | tr -dc 0-9)
+        [ "${seen:-0}" -ge 500 ] || { echo "libFuzzer saw ${seen:-0} places of the library" >>"$log"; code=1; }
+    fi
     if [ $code = 0 ]; then
         echo "$1: ok, $(grep -aoE '[0-9]+ (programs|calls|texts|cases)[^.]*|stat::number_of_executed_units: *[0-9]+' "$log" | tail -n 1)"
         return 0

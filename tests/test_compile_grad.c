@@ -12,6 +12,7 @@
 
 #include <reprise.h>
 
+#include "compile/unit.h"
 #include "support/trace_help.h"
 
 #define BODY(name) static void name(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
@@ -1075,8 +1076,87 @@ static void gradients_that_share_memory(void **state) {
     }
 }
 
+/* A backward is made for the precision of its call, too: explain tells its programs apart. */
+BODY(two_products) {
+    UNUSED;
+    out[0] = rp_matmul(rp_sin(rp_matmul(in[0], in[1])), in[1]);
+}
+/* Graphs that explain knows of things whose name ends so. */
+static int64_t graphs_of(rp_compiled *f, const char *end) {
+    int64_t n = 0;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
+        const size_t length = strlen(e.of), tail = strlen(end);
+        if (strcmp(e.kind, "graph") == 0 && length >= tail && strcmp(e.of + length - tail, end) == 0) n += e.count;
+    }
+    return n;
+}
+static void test_variants_are_told_apart(void **state) {
+    (void)state;
+    static const char *const precisions[] = {"highest", "high", "highest", "high"};
+    rp_compiled *f = rp_compile((rp_fn){two_products, NULL, 0, "two_products"},
+                                RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *in[] = {rp_randn(RP_DIMS(8, 8)), rp_randn(RP_DIMS(8, 8))}, *y, *grad[2];
+    for (int k = 0; k < 2; k++) assert_int_equal(rp_set_requires_grad(in[k], true), RP_OK);
+    for (int call = 0; call < 6; call++) {
+        assert_int_equal(rp_call(f, in, 2, &y, 1), RP_OK);
+        assert_int_equal(rp_set_float32_matmul_precision(precisions[call % 4]), RP_OK);
+        rp_tensor *sum = rp_sum(y);
+        assert_int_equal(rp_grad(&sum, 1, in, 2, NULL, NULL, grad), RP_OK);
+        assert_int_equal(rp_set_float32_matmul_precision("highest"), RP_OK);
+    }
+    /* the second call's is the first to be compiled */
+    assert_int_equal(graphs_of(f, "backward, over saved values"), 1);
+    assert_int_equal(graphs_of(f, "backward, over saved values, float32 products highest, convolutions highest"), 1);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* So are programs for arguments that lie in other ways. */
+BODY(sine) {
+    UNUSED;
+    out[0] = rp_sin(in[0]);
+}
+static void test_strides_are_told(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x[] = {rp_randn(RP_DIMS(4, 3)), rp_transpose(rp_randn(RP_DIMS(3, 4)), 0, 1)}, *y;
+    rp_ir *graph = rp_trace((rp_fn){sine, NULL, 0, "sine"}, x, 1, 1);
+    rp__explain *all = rp__explain_new();
+    rp__unit *u;
+    assert_int_equal(rp__unit_new(&(rp__unit_request){.graph = graph,
+                                                      .leaf = rp__engine_find("fused")->leaf,
+                                                      .free_args = (const bool[]){true},
+                                                      .explain = all,
+                                                      .name = "unit"},
+                                  &u),
+                     RP_OK);
+    for (int call = 0; call < 4; call++) {
+        assert_int_equal(rp__unit_run(u, &(rp__unit_call){0}, &x[call % 2], 1, &y, 1), RP_OK);
+        assert_true(rp_item_i64(rp_all(rp_eq(y, rp_sin(x[call % 2])))));
+    }
+    int64_t kernels[2] = {0};
+    for (size_t k = 0; k < rp__explain_count(all); k++) {
+        rp_explain_entry e;
+        assert_true(rp__explain_at(all, k, &e));
+        if (strcmp(e.kind, "kernel") != 0) continue;
+        kernels[0] += e.count * (strcmp(e.of, "unit") == 0);
+        kernels[1] += e.count * (strcmp(e.of, "unit, argument 0 with strides (1, 4)") == 0);
+    }
+    assert_int_equal(kernels[0], 1);
+    assert_int_equal(kernels[1], 1);
+    rp__unit_free(u);
+    rp__explain_free(all);
+    rp_ir_release(graph);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_strides_are_told, take_error),
+        cmocka_unit_test_teardown(test_variants_are_told_apart, take_error),
         cmocka_unit_test_teardown(test_derivatives_inside, take_error),
         cmocka_unit_test_teardown(test_leaves_inside, take_error),
         cmocka_unit_test_teardown(test_grad_mode_off, take_error),

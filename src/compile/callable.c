@@ -67,7 +67,7 @@ void rp_compiled_release(rp_compiled *f) {
         rp__callable_drop(f);
 }
 
-static bool is_tensor(const rp_tensor *t) {
+static inline bool is_tensor(const rp_tensor *t) {
     return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage) &&
            !t->traced;
 }
@@ -113,7 +113,10 @@ rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, siz
                         site ? " at " : "", site ? site : "");
     }
     RP__LISTS_APART(in, n_in, out, n_out, rp_call_at(site, f, apart, n_in, out, n_out));
-    for (size_t k = 0; k < n_out; k++) out[k] = NULL;
+    if (RP__LIKELY(n_out == 1)) /* most often; a loop becomes a call of memset */
+        out[0] = NULL;
+    else
+        for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status = check_call(site, f, in, n_in);
     if (RP__LIKELY(status == RP_OK)) {
         if (rp__trace_current()) { /* inlined */

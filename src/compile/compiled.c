@@ -248,8 +248,8 @@ static inline rp_status run_alone(rp__executable *p, rp_tensor *const *in, size_
 }
 
 /* With the lock, which it gives back. A function that is released meanwhile waits for it, or for the hold. */
-static rp_status compiled_serve(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                                size_t n_out) {
+static inline __attribute__((always_inline)) rp_status
+compiled_serve(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__compiled *c = (rp__compiled *)f;
     if (RP__UNLIKELY(!f->ops)) {
         rp__unlock(&c->lock);
@@ -296,18 +296,22 @@ static rp_status compiled_serve(rp_compiled *f, const char *site, rp_tensor *con
     return status;
 }
 
+/* Who waits holds the function. */
+static __attribute__((noinline)) rp_status wait_and_serve(rp_compiled *f, const char *site, rp_tensor *const *in,
+                                                          size_t n_in, rp_tensor **out, size_t n_out) {
+    if (!rp__callable_hold(f)) return rp__callable_refuse(f, "rp_call");
+    rp__lock(&((rp__compiled *)f)->lock);
+    rp_status status = compiled_serve(f, site, in, n_in, out, n_out);
+    rp__callable_drop(f);
+    return status;
+}
+
 static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                size_t n_out) {
     rp__compiled *c = (rp__compiled *)f;
     if (RP__UNLIKELY(c->engine->tags & RP__ENGINE_RUNS_FUNCTION))
         return rp__callable_plain(f, site, in, n_in, out, n_out);
-    if (RP__UNLIKELY(!rp__trylock(&c->lock))) { /* who waits holds the function */
-        if (!rp__callable_hold(f)) return rp__callable_refuse(f, "rp_call");
-        rp__lock(&c->lock);
-        rp_status status = compiled_serve(f, site, in, n_in, out, n_out);
-        rp__callable_drop(f);
-        return status;
-    }
+    if (RP__UNLIKELY(!rp__trylock(&c->lock))) return wait_and_serve(f, site, in, n_in, out, n_out);
     return compiled_serve(f, site, in, n_in, out, n_out);
 }
 

@@ -929,17 +929,21 @@ static bool is_one_number(const rp__fusion *f, const uint32_t *members, uint32_t
 
 static bool is_one_row(const rp__group_space *s) { return s && s->n_inner == s->n_axes; } /* also nothing but numbers */
 
+/* Not each with each: a chain of thousands of numbers is a hundred groups, of which none can join another. */
 static rp_status merge_numbers(merger *m) {
+    enum { TRIED = 64, EDGES = 1000 };
     rp__fusion *f = m->f;
     for (uint32_t a = 0; a < f->n_groups; a++) {
         rp__fuse_group *x = &f->groups[a];
         if (x->dead || !is_one_number(f, x->members, x->n_members)) continue;
-        for (uint32_t b = 0; b < f->n_groups; b++) {
+        unsigned tried = 0;
+        for (uint32_t b = 0; b < f->n_groups && tried < TRIED; b++) {
             rp__fuse_group *y = &f->groups[b];
             if (a == b || y->dead || x->n_members + y->n_members > MAX_MEMBERS || !is_loop(&f->nodes[y->members[0]]) ||
-                !is_one_row(space_of(y, f)) || rp__fuse_path_around(&m->paths, a, b)) {
+                !is_one_row(space_of(y, f)))
                 continue;
-            }
+            tried++;
+            if (rp__fuse_path_unless(&m->paths, a, b, EDGES)) continue;
             uint32_t *members = join(f, x, y), n = x->n_members + y->n_members;
             if (!members) return RP__OOM("fusion");
             rp__group_space space;

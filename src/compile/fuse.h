@@ -160,6 +160,8 @@ rp_status rp__fuse_paths_begin(rp__fuse_paths *p, const rp__fusion *f);
 void rp__fuse_paths_end(rp__fuse_paths *p);
 /* Is there a way from one of the groups to the other over at least one more? */
 bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
+/* The same, and true where so many edges do not tell. */
+bool rp__fuse_path_unless(rp__fuse_paths *p, uint32_t a, uint32_t b, uint32_t edges);
 /* There is none: group b is about to become part of group a. */
 void rp__fuse_paths_merge(rp__fuse_paths *p, uint32_t a, uint32_t b);
 

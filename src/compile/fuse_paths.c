@@ -125,8 +125,8 @@ static step follow(rp__fuse_paths *p, unsigned side, uint32_t other) {
 }
 
 /* Does b depend on a, which comes before it, over another group? false: ends[p->complete] has found all that lies between and depends on a, or
-   on which b depends; it begins with the end itself. */
-static bool reach(rp__fuse_paths *p, uint32_t a, uint32_t b) {
+   on which b depends; it begins with the end itself. true, too, where so many edges do not tell. */
+static bool reach(rp__fuse_paths *p, uint32_t a, uint32_t b, uint32_t edges) {
     const uint32_t end[2] = {a, b};
     p->stamp += 2; /* and + 1: of the second end */
     for (unsigned side = 0; side < 2; side++) {
@@ -137,15 +137,19 @@ static bool reach(rp__fuse_paths *p, uint32_t a, uint32_t b) {
     }
     for (unsigned side = 0;; side = !side) {
         const step s = follow(p, side, end[!side]);
-        if (s == FOUND) return true;
+        if (s == FOUND || (s == MORE && edges-- == 0)) return true;
         if (s == MORE) continue;
         p->complete = side;
         return false;
     }
 }
 
+bool rp__fuse_path_unless(rp__fuse_paths *p, uint32_t a, uint32_t b, uint32_t edges) {
+    return p->place[a] < p->place[b] ? reach(p, a, b, edges) : reach(p, b, a, edges);
+}
+
 bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b) {
-    return p->place[a] < p->place[b] ? reach(p, a, b) : reach(p, b, a);
+    return rp__fuse_path_unless(p, a, b, UINT32_MAX);
 }
 
 static void take_out(rp__fuse_paths *p, uint32_t g) {
@@ -169,7 +173,7 @@ static int by_place(const void *x, const void *y) {
    and what lies between and the second depends on goes before it. */
 void rp__fuse_paths_merge(rp__fuse_paths *p, uint32_t a, uint32_t b) {
     const uint32_t ends = p->f->n_groups, first = p->place[a] < p->place[b] ? a : b, second = first == a ? b : a;
-    (void)reach(p, first, second);
+    (void)reach(p, first, second, UINT32_MAX);
     const uint32_t stays = p->complete == 0 ? second : first;
     if (stays != a) {
         take_out(p, a);

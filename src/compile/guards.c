@@ -161,6 +161,7 @@ rp_status rp__guards_only(rp__guards *g, size_t k, const rp_tensor *t) {
     if (!g->only) g->only = rp__calloc(g->n_in, sizeof *g->only);
     if (!g->only) return RP__OOM("guards");
     g->only[k] = t->id;
+    g->apart = false;
     return RP_OK;
 }
 
@@ -178,6 +179,8 @@ static rp_status build_sharing(rp__guards *g, const rp_ir *ir, rp_tensor *const 
         g->sharing = all;
     else
         rp__free(all);
+    g->apart = status == RP_OK && !g->sharing && !g->seen && !g->in_outside && !g->only && !g->wrapped && g->meets == 0;
+    for (size_t k = 0; k < g->n_in && g->same; k++) g->apart = g->apart && g->same[k] == k;
     return status;
 }
 
@@ -384,7 +387,16 @@ static bool captured_hold(const rp__guards *g) {
     return true;
 }
 
-static bool rest_holds(rp__guards *g, rp_fn fn, rp_tensor *const *in) {
+/* What `apart` says, of arguments of which none is wrapped memory. */
+static inline bool are_apart(rp_tensor *const *in, size_t n) {
+    for (size_t k = 1; k < n; k++)
+        for (size_t j = 0; j < k; j++)
+            if (in[j]->storage == in[k]->storage) return false;
+    return true;
+}
+
+/* foreign: an argument may be wrapped memory. */
+static inline bool rest_holds(rp__guards *g, rp_fn fn, rp_tensor *const *in, bool foreign) {
     if (g->environment != rp__guards_environment() || g->ctx != fn.ctx ||
         (g->ctx_bytes && memcmp(g->ctx_copy, fn.ctx, g->ctx_bytes) != 0))
         return false;
@@ -399,24 +411,25 @@ static bool rest_holds(rp__guards *g, rp_fn fn, rp_tensor *const *in) {
     assert(captured_hold(g));
     for (size_t i = 0; g->argument_grads && i < g->n_grads; i++)
         if (!g->grads[i].leaf && !grad_holds(g, &g->grads[i], in[g->grads[i].arg])) return false;
-    return sharing_holds(g, in);
+    return RP__LIKELY(g->apart && !foreign) ? are_apart(in, g->n_in) : sharing_holds(g, in);
 }
 
 bool rp__guards_hold(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
     const uint64_t *w = g->words;
-    bool symbolic = false;
+    bool symbolic = false, foreign = false;
     if (n_in != g->n_in) return false;
     for (size_t k = 0; k < n_in; k++) {
         const rp_tensor *t = in[k];
         unsigned n = t->ndim;
         if (w[0] != head_of(t)) return false;
+        foreign |= t->storage->foreign;
         if (RP__UNLIKELY(g->symbolic[k] != NULL))
             symbolic = true;
         else if (!same_words(w + 1, t->size, n) || !same_words(w + 1 + n, t->stride, n))
             return false;
         w += 1 + 2 * n;
     }
-    return rest_holds(g, fn, in) && (!symbolic || symbols_hold(g, in));
+    return rest_holds(g, fn, in, foreign) && (!symbolic || symbols_hold(g, in));
 }
 
 bool rp__guards_only_sizes(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
@@ -426,7 +439,7 @@ bool rp__guards_only_sizes(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t
         if (w[0] != head_of(in[k])) return false;
         w += 1 + 2u * in[k]->ndim;
     }
-    return rest_holds(g, fn, in);
+    return rest_holds(g, fn, in, true);
 }
 
 int64_t rp__guards_size(const rp__guards *g, size_t in, unsigned dim, bool *symbolic) {

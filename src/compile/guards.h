@@ -41,6 +41,7 @@ typedef struct rp__guards {
     uint32_t *order; /* their numbers, by the address in that call: seldom far from the order of the next one */
     uint64_t meets;  /* which of them have bytes in common, as a number; 0: none */
     bool wrapped;    /* some captured tensor is in wrapped memory */
+    bool apart;      /* few arguments, each in memory of its own, and none that the function reaches by itself */
     uint64_t *only;  /* per argument: id of the tensor that it must be, as the function also reaches that by itself; 0:
                              any. NULL: none */
     void *ctx_copy;

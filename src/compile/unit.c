@@ -211,12 +211,41 @@ static void sizes_text(const rp__unit *u, const variant *v, rp__text *out) {
     }
 }
 
+static bool is_for(const rp__unit *u, const variant *v, const int64_t *binding) {
+    return u->n_symbols == 0 || memcmp(v->binding, binding, u->n_symbols * sizeof *binding) == 0;
+}
+
+/* What tells v from a variant for the same sizes: how arguments lie whose strides are free, and the precision of its call. Under the lock. */
+static void beside_text(const rp__unit *u, const variant *v, rp__text *out) {
+    const variant *other = u->variants;
+    while (other && (other->donate != v->donate || !is_for(u, other, v->binding))) other = other->next;
+    if (!other) return;
+    const rp__ir_block *body = &v->graph->body;
+    for (uint32_t k = 0; u->free_args && k < body->n_args; k++) {
+        const rp__ir_value_info *a = rp__ir_info(v->graph, body->args[k]),
+                                *b = rp__ir_info(other->graph, other->graph->body.args[k]);
+        bool same = true;
+        for (unsigned d = 0; d < a->meta.ndim; d++) same = same && rp__dim_same_word(a->stride[d], b->stride[d]);
+        if (same || !u->free_args[k]) continue;
+        rp__text_add(out, ", argument %u with strides (", (unsigned)k);
+        for (unsigned d = 0; d < a->meta.ndim; d++)
+            rp__text_add(out, "%s%lld", d ? ", " : "", (long long)rp__dim_number(a->stride[d]));
+        rp__text_puts(out, ")");
+    }
+    if (other->precisions != v->precisions)
+        rp__text_add(out, ", float32 products %s, convolutions %s", rp_float32_matmul_precision(),
+                     rp_float32_conv_precision());
+}
+
 /* Under the lock. */
 static void open_explain(rp__unit *u, variant *v) {
     rp__text t = {0};
     sizes_text(u, v, &t);
-    if (v->donate) rp__text_add(&t, "%sover saved values", u->n_symbols ? ", " : "");
-    v->explain = t.data && *t.data ? rp__explain_open(u->explain, "%s", t.data) : u->explain;
+    if (v->donate) rp__text_puts(&t, ", over saved values");
+    beside_text(u, v, &t);
+    /* The first one of a unit without sizes is the unit itself. */
+    const char *text = t.data ? t.data + (strncmp(t.data, ", ", 2) == 0 ? 2 : 0) : "";
+    v->explain = *text ? rp__explain_open(u->explain, "%s", text) : u->explain;
     rp__text_free(&t);
     if (is_limited(u))
         rp__explain_add(u->explain, "instance", RP__REASON_NONE, NULL, 1, "programs made for a tuple of sizes");
@@ -311,10 +340,6 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     rp__free(random);
     v->instance.program = v->executable;
     return status;
-}
-
-static bool is_for(const rp__unit *u, const variant *v, const int64_t *binding) {
-    return u->n_symbols == 0 || memcmp(v->binding, binding, u->n_symbols * sizeof *binding) == 0;
 }
 
 static bool lies_so(const rp__unit *u, const variant *v, rp_tensor *const *in) {

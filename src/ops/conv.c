@@ -380,7 +380,9 @@ rp_status rp__expand_conv_transpose2d(const rp__call *call) {
         rp_dim reach = apply(RP__DIM_MUL, apply(RP__DIM_SUB, w->size[2 + d], 1), g.dilation[d]);
         size[first + d] =
             apply(RP__DIM_SUB, apply(RP__DIM_ADD, apply(RP__DIM_ADD, at, reach), more[d] + 1), 2 * g.padding[d]);
-        if (rp__dim_is(RP__DIM_LT, size[first + d], 1)) {
+        /* Of no pictures a result may be of no places, as in PyTorch, which asks where there is something to calculate. */
+        const bool small = rp__dim_is(RP__DIM_LT, size[first + d], 1);
+        if (small && !(x->ndim == s + 2u && is_empty(x) && rp__dim_is(RP__DIM_EQ, size[first + d], 0))) {
             char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
             return rp__op_error(
                 call, RP_ERROR_SHAPE,

@@ -89,14 +89,19 @@ static bool scopes_grow(rp__tensor_local *l) {
     return true;
 }
 
-rp_scope rp_scope_begin_at(const char *site) {
+/* Room for one more; NULL: there is no memory. */
+static __attribute__((noinline)) rp__tensor_local *room_for_scope(const char *site) {
     RP__CALLED_FROM(site);
     rp__tensor_local *l = rp__local();
-    if (!l) return (rp_scope){0};
-    if (RP__UNLIKELY(l->n_scopes == l->scopes_capacity) && !scopes_grow(l)) {
-        RP__OOM("a scope");
-        return (rp_scope){0};
-    }
+    if (!l || l->n_scopes < l->scopes_capacity || scopes_grow(l)) return l;
+    RP__OOM("a scope");
+    return NULL;
+}
+
+rp_scope rp_scope_begin_at(const char *site) {
+    rp__tensor_local *l = rp__local_tls;
+    if (RP__UNLIKELY(!l || l->n_scopes == l->scopes_capacity)) l = room_for_scope(site);
+    if (RP__UNLIKELY(!l)) return (rp_scope){0};
     look_at_root(l);
     rp__scope_record *s = &l->scopes[l->n_scopes++];
     s->id = l->next_scope++;
@@ -183,27 +188,8 @@ void rp_scope_leave(rp_scope *scope) {
     if (scope->id) (void)rp_scope_end(*scope, NULL, 0); /* 0: it could not begin, as the sticky error says */
 }
 
-rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *keep, size_t n) {
-    RP__CALLED_FROM(site);
-    rp__tensor_local *l = rp__local_tls;
-    size_t k = l ? l->n_scopes : 0;
-    while (k > 0 && RP__UNLIKELY(l->scopes[k - 1].id != scope.id)) k--;
-    if (RP__UNLIKELY(k == 0)) return rp__fail(RP_ERROR_STATE, "scope_end: the scope is not open in this thread");
-    if (RP__UNLIKELY(n && !keep))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: keep is NULL, but %zu tensors are to be kept", n);
-    if (RP__UNLIKELY(n > PTRDIFF_MAX / sizeof *keep))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: no list has %zu tensors", n);
-    const size_t first = l->scopes[k - 1].first;
-    size_t kept = first, n_held = 0;
-    rp_tensor *few[FEW_KEPT], **held = few;
-    l->n_scopes = k - 1;
-    /* Kept entries close up first: releasing may run deleters and hooks, which may open scopes of their own. */
-    if (n == 1 && keep[0] && l->n_entries == kept + 1 && l->entries[kept] == keep[0])
-        kept++; /* the one result of a call that made nothing else */
-    else if (n) {
-        if (n > FEW_KEPT) held = rp__alloc(n * sizeof *held);
-        kept = close_up(l, first, keep, n, held, &n_held);
-    }
+/* Releasing may run deleters and hooks, which may open scopes of their own. */
+static inline void release_from(rp__tensor_local *l, size_t kept) {
     while (l->n_entries > kept) {
         rp_tensor *t = l->entries[--l->n_entries];
         if (t)
@@ -211,8 +197,48 @@ rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *ke
         else
             l->holes--;
     }
+}
+
+/* One that is not the innermost, or keeps tensors. */
+static __attribute__((noinline)) rp_status end_keeping(const char *site, rp_scope scope, rp_tensor *const *keep,
+                                                       size_t n) {
+    RP__CALLED_FROM(site);
+    rp__tensor_local *l = rp__local_tls;
+    size_t k = l ? l->n_scopes : 0;
+    while (k > 0 && l->scopes[k - 1].id != scope.id) k--;
+    if (k == 0) return rp__fail(RP_ERROR_STATE, "scope_end: the scope is not open in this thread");
+    if (n && !keep)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: keep is NULL, but %zu tensors are to be kept", n);
+    if (n > PTRDIFF_MAX / sizeof *keep)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: no list has %zu tensors", n);
+    const size_t first = l->scopes[k - 1].first;
+    size_t kept = first, n_held = 0;
+    rp_tensor *few[FEW_KEPT], **held = few;
+    l->n_scopes = k - 1;
+    if (n > FEW_KEPT) held = rp__alloc(n * sizeof *held);
+    if (n) kept = close_up(l, first, keep, n, held, &n_held);
+    release_from(l, kept);
     place_borrowed(l, held, n_held);
     if (held != few) rp__free(held);
+    return RP_OK;
+}
+
+rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *keep, size_t n) {
+    rp__tensor_local *l = rp__local_tls;
+    const rp__scope_record *s = l && l->n_scopes > 0 ? &l->scopes[l->n_scopes - 1] : NULL;
+    if (RP__UNLIKELY(!s || s->id != scope.id)) return end_keeping(site, scope, keep, n);
+    size_t kept = s->first;
+    if (n > 0) { /* the one result of a call that made nothing else stays where it is */
+        if (n > 1 || !keep || !keep[0] || l->n_entries != kept + 1 || l->entries[kept] != keep[0])
+            return end_keeping(site, scope, keep, n);
+        kept++;
+    }
+    l->n_scopes--;
+    if (l->n_entries > kept) {
+        const char *const outer = rp__caller_enter(site);
+        release_from(l, kept);
+        rp__caller_leave(&outer);
+    }
     return RP_OK;
 }
 
