@@ -366,6 +366,10 @@ static void norms(void **state) {
         }
     }
     if (rp__tiles_named("avx2")) assert_true(in_rows > 0 && apart_rows > 0);
+    in_rows = apart_rows = 0;
+    for (int i = 1; i < 18 && !RACES_ONLY; i += SLOW_BUILD ? 7 : 3)
+        norms_of(RP_F16, i % 4 == 1 ? 1 : 20, h[i % 6], w_[i % 6], i / 6);
+    if (rp__tiles_named("avx2") && !RACES_ONLY) assert_true(in_rows > 0 && apart_rows > 0);
 }
 
 /* Rows that are put together whole outgrow a scratch, and few of them go by themselves where long rows would go by chunks. */
