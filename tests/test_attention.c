@@ -665,6 +665,42 @@ static void test_far_masks(void **state) {
     rp__dots_set(-1);
 }
 
+/* A few queries, whose vectors run along keys where the matrix unit multiplies, have the bits that they have among more. */
+static void test_fewest(void **state) {
+    enum { ALL = 7, E = 48, V = 40 };
+    static const int64_t keys[] = {1, 31, 33, 512, 700, 1500};
+    (void)state;
+    if (!rp__dots_here()) skip();
+    for (size_t n = 0; n < 2 * sizeof keys / sizeof *keys; n++) {
+        rp_scope scope = rp_scope_begin();
+        const int64_t S = keys[n / 2];
+        const bool masked = n % 2;
+        rp_tensor *q = numbers(RP_BF16, ALL, E), *k = numbers(RP_BF16, S, E), *v = numbers(RP_BF16, S, V), *mask = NULL;
+        if (masked) { /* query 0 sees nothing */
+            mask = rp_to_dtype(rp_gt_scalar(rp_rand(RP_DIMS(1, 1, ALL, S)), rp_f64(0.3)), RP_BOOL);
+            rp_fill_(rp_slice(mask, 2, 0, 1, 1), rp_f64(0));
+        }
+        const rp_scaled_dot_product_attention_options *scale =
+            RP_OPTIONS(rp_scaled_dot_product_attention_options, .scale = rp_f64(masked ? -0.2 : 0.3));
+        double *want = host(rp_scaled_dot_product_attention(q, k, v, mask, 0, false, scale));
+        for (int64_t few = 1; few < ALL; few++) {
+            const int64_t from = few % 3;
+            rp_tensor *m = mask ? rp_slice(mask, 2, from, from + few, 1) : NULL;
+            if (from + few > ALL) continue;
+            double *have =
+                host(rp_scaled_dot_product_attention(rp_slice(q, 2, from, from + few, 1), k, v, m, 0, false, scale));
+            for (int64_t head = 0, heads = rp_size(q, 1); head < heads; head++)
+                for (int64_t i = 0; i < few * V; i++)
+                    if (memcmp(&have[head * few * V + i], &want[(head * ALL + from) * V + i], sizeof *have) != 0)
+                        fail_msg("%d of %d queries, %d keys: element %d is %g, not %g", (int)few, ALL, (int)S, (int)i,
+                                 have[head * few * V + i], want[(head * ALL + from) * V + i]);
+            free(have);
+        }
+        free(want);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
@@ -674,6 +710,7 @@ int main(void) {
         cmocka_unit_test(test_warpgroups_any), cmocka_unit_test(test_without_tensor_cores),
         cmocka_unit_test(test_forms),          cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_not_numbers),    cmocka_unit_test(test_far_masks),
+        cmocka_unit_test(test_fewest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -230,6 +230,31 @@ static void tiny(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16};
     for (size_t i = 0; i < 3 * (sizeof n / sizeof *n); i++) compare(dtypes[i % 3], 1, n[i / 3], false);
 }
+/* What is left of a row behind its last whole turn: all there can be, and nothing beside it is written. */
+static void leftovers(void **state) {
+    enum { TURN = 32, BEFORE = 3, BEHIND = 40 };
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    (void)state;
+    for (int64_t n = 1; n <= 2 * TURN; n += SLOW_BUILD ? 5 : 1) {
+        const rp_dtype dtype = dtypes[n % 4];
+        compare(dtype, 3, n + n % 3 * TURN, false);
+        for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+            if (!rp__tiles_named(isas[k])) continue;
+            rp_scope scope = rp_scope_begin();
+            rp__tiles_set(rp__tiles_named(isas[k]));
+            rp_tensor *all = rp_to_dtype(rp_randn(RP_DIMS(5, BEFORE + n + BEHIND)), dtype), *was = rp_clone(all);
+            rp_tensor *part = rp_narrow(all, 1, BEFORE, n);
+            rp_add_(part, rp_add_scalar(rp_square(part), rp_f64(1)), NULL);
+            assert_false(rp_failed());
+            assert_true(same(rp_contiguous(rp_narrow(all, 1, 0, BEFORE)), rp_contiguous(rp_narrow(was, 1, 0, BEFORE))));
+            assert_true(same(rp_contiguous(rp_narrow(all, 1, BEFORE + n, BEHIND)),
+                             rp_contiguous(rp_narrow(was, 1, BEFORE + n, BEHIND))));
+            assert_false(same(rp_contiguous(part), rp_contiguous(rp_narrow(was, 1, BEFORE, n))));
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+}
 /* Stretches that threads share, none of which begins with its first row. */
 static void shared_rows(void **state) {
     (void)state;
@@ -368,6 +393,10 @@ static void norms(void **state) {
         }
     }
     if (rp__tiles_named("avx2")) assert_true(in_rows > 0 && apart_rows > 0);
+    in_rows = apart_rows = 0;
+    for (int i = 1; i < 18 && !RACES_ONLY; i += SLOW_BUILD ? 7 : 3)
+        norms_of(RP_F16, i % 4 == 1 ? 1 : 20, h[i % 6], w_[i % 6], i / 6);
+    if (rp__tiles_named("avx2") && !RACES_ONLY) assert_true(in_rows > 0 && apart_rows > 0);
 }
 
 /* Rows that are put together whole outgrow a scratch, and few of them go by themselves where long rows would go by chunks. */
@@ -497,12 +526,13 @@ int main(void) {
     setenv("REPRISE_JIT", "0", 1);
     rp_set_grad_enabled(false);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(same_bits_f32, restore), cmocka_unit_test_teardown(same_bits_bf16, restore),
-        cmocka_unit_test_teardown(same_bits_f16, restore), cmocka_unit_test_teardown(same_bits_f64, restore),
-        cmocka_unit_test_teardown(slopes, restore),        cmocka_unit_test_teardown(tiny, restore),
-        cmocka_unit_test_teardown(shared_rows, restore),   cmocka_unit_test_teardown(long_rows, restore),
-        cmocka_unit_test_teardown(norms, restore),         cmocka_unit_test_teardown(columns, restore),
-        cmocka_unit_test_teardown(wide_norms, restore),    cmocka_unit_test_teardown(optimizer_steps, restore),
+        cmocka_unit_test_teardown(same_bits_f32, restore),   cmocka_unit_test_teardown(same_bits_bf16, restore),
+        cmocka_unit_test_teardown(same_bits_f16, restore),   cmocka_unit_test_teardown(same_bits_f64, restore),
+        cmocka_unit_test_teardown(slopes, restore),          cmocka_unit_test_teardown(tiny, restore),
+        cmocka_unit_test_teardown(shared_rows, restore),     cmocka_unit_test_teardown(long_rows, restore),
+        cmocka_unit_test_teardown(leftovers, restore),       cmocka_unit_test_teardown(norms, restore),
+        cmocka_unit_test_teardown(columns, restore),         cmocka_unit_test_teardown(wide_norms, restore),
+        cmocka_unit_test_teardown(optimizer_steps, restore),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

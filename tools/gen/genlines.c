@@ -299,6 +299,7 @@ int main(int argc, char **argv) {
     wide = true;
     norms(RP_F32);
     norms(RP_BF16);
+    norms(RP_F16);
     wide = false;
     for (size_t i = 1; i < sizeof all / sizeof *all; i++) {
         rp_to_dtype(rp_empty(size, 2), all[i]);

@@ -262,16 +262,15 @@ static void emit_tail(const emitter *e, unsigned phase) {
     for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
         const rp__insn *i = &p->insns[k];
         const unsigned a = i->access;
-        if (i->kind == RP__INSN_STORE) rp__text_add(t, "      char o%u[%u];\n", a, 32u * p->stores[a].size);
+        if (i->kind == RP__INSN_STORE)
+            rp__text_add(t, "      _Alignas(64) char o%u[%u];\n", a, 32u * p->stores[a].size);
         if (i->kind == RP__INSN_STORE && p->stores[a].mode == RP__STORE_ADD)
-            rp__text_add(t,
-                         "      __builtin_memset(o%u, 0, sizeof o%u); "
-                         "__builtin_memcpy(o%u, %c%u + i * %u, (size_t)m * %u);\n",
-                         a, a, a, from, p->stores[a].access, p->stores[a].size, p->stores[a].size);
+            rp__text_add(t, "      g_in(o%u, %c%u + i * %u, m * %u, %u);\n", a, from, p->stores[a].access,
+                         p->stores[a].size, p->stores[a].size, p->stores[a].size);
         if (i->kind != RP__INSN_LOAD) continue;
-        rp__text_add(t, "      char b%u[%u] = {0}; ", a, 32 * bytes_of(e, a));
+        rp__text_add(t, "      _Alignas(64) char b%u[%u]; ", a, 32 * bytes_of(e, a));
         if (may_stand(e, a)) rp__text_add(t, "if (s%u) ", a);
-        rp__text_add(t, "__builtin_memcpy(b%u, %c%u + i * %u, (size_t)m * %u);\n", a, from, a, bytes_of(e, a),
+        rp__text_add(t, "g_in(b%u, %c%u + i * %u, m * %u, %u);\n", a, from, a, bytes_of(e, a), bytes_of(e, a),
                      bytes_of(e, a));
     }
     char name[32];
@@ -300,8 +299,8 @@ static void emit_tail(const emitter *e, unsigned phase) {
         const rp__insn *i = &p->insns[k];
         if (i->kind != RP__INSN_STORE) continue;
         const rp__program_store *st = &p->stores[i->access];
-        rp__text_add(t, "      __builtin_memcpy(%c%u + i * %u, o%u, (size_t)m * %u);\n", from, st->access, st->size,
-                     i->access, st->size);
+        rp__text_add(t, "      g_out(%c%u + i * %u, o%u, m * %u, %u);\n", from, st->access, st->size, i->access,
+                     st->size, st->size);
     }
     rp__text_puts(t, "    }\n");
 }

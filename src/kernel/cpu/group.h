@@ -78,6 +78,81 @@ G_FN void g_store_i64(char *p, int64_t i, g_i64 x) {
 G_FN void g_store_u8(char *p, int64_t i, g_u8 x) { rp__v_store_u8_i32(p + i, x); }
 G_FN void g_store_bool(char *p, int64_t i, g_bool x) { g_store_u8(p, i, x & 1); }
 
+/* ---- what is left of a row: `bytes` bytes, fewer than 32 elements of `size` have, into a buffer that has room for 32 (in) or out of one, by
+   parts of a vector's elements; bytes of a group that are not there become 0. What reads a buffer as vectors waits for no part of a part where the
+   machine stores whole ones. Sizes that have no masks are few or slow anyway: once, so that compilers have less to do. ---- */
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && RP_VEC_BYTES == 64
+typedef char g_part64 __attribute__((vector_size(64), may_alias));
+typedef char g_part32 __attribute__((vector_size(32), may_alias));
+typedef char g_part16 __attribute__((vector_size(16), may_alias));
+#define G_PART(bits, bytes, M)                                                                                         \
+    G_FN void g_in_##bytes(char *to, const char *from, int64_t n) {                                                    \
+        const M mask = (M)(n < bytes ? (UINT64_C(1) << n) - 1 : ~UINT64_C(0));                                         \
+        *(g_part##bytes *)(void *)to =                                                                                 \
+            __builtin_ia32_loaddquqi##bits##_mask((const void *)from, (g_part##bytes){0}, mask);                       \
+    }                                                                                                                  \
+    G_FN void g_out_##bytes(char *to, const char *from, int64_t n) {                                                   \
+        const M mask = (M)(n < bytes ? (UINT64_C(1) << n) - 1 : ~UINT64_C(0));                                         \
+        __builtin_ia32_storedquqi##bits##_mask((void *)to, *(const g_part##bytes *)(const void *)from, mask);          \
+    }
+G_PART(512, 64, uint64_t)
+G_PART(256, 32, uint32_t)
+G_PART(128, 16, uint16_t)
+#define G_SOME(way)                                                                                                    \
+    G_FN void g_##way(char *to, const char *from, int64_t bytes, const int size) {                                     \
+        if (size == 1)                                                                                                 \
+            for (int64_t at = 0; at < bytes; at += 16) g_##way##_16(to + at, from + at, bytes - at);                   \
+        else if (size == 2)                                                                                            \
+            for (int64_t at = 0; at < bytes; at += 32) g_##way##_32(to + at, from + at, bytes - at);                   \
+        else if (size == 4)                                                                                            \
+            for (int64_t at = 0; at < bytes; at += 64) g_##way##_64(to + at, from + at, bytes - at);                   \
+        else                                                                                                           \
+            for (int64_t at = 0; at < bytes; at += 128) {                                                              \
+                g_##way##_64(to + at, from + at, bytes - at);                                                          \
+                g_##way##_64(to + at + 64, from + at + 64, bytes - at < 64 ? 0 : bytes - at - 64);                     \
+            }                                                                                                          \
+    }
+G_SOME(in)
+G_SOME(out)
+#else
+/* Powers of two, so that none is a call; behind them zeros up to a whole vector. */
+static __attribute__((noinline, unused)) void g_some(char *to, const char *from, int64_t bytes, int64_t zeros) {
+    for (int64_t at = 0; at + 64 <= bytes; at += 64, to += 64, from += 64) __builtin_memcpy(to, from, 64);
+#define G_BIT(bit)                                                                                                     \
+    if (bytes & bit) __builtin_memcpy(to, from, bit), to += bit, from += bit
+    G_BIT(32);
+    G_BIT(16);
+    G_BIT(8);
+    G_BIT(4);
+    G_BIT(2);
+    G_BIT(1);
+#undef G_BIT
+    for (int64_t k = 0; k < zeros; k++) to[k] = 0;
+}
+#if defined(__AVX2__) && RP_VEC_BYTES == 32
+typedef int g_part32 __attribute__((vector_size(32), may_alias));
+G_FN g_part32 g_there(int64_t n) { return (g_part32){0, 4, 8, 12, 16, 20, 24, 28} < (int)n; }
+#endif
+G_FN void g_in(char *to, const char *from, int64_t bytes, const int size) {
+#if defined(__AVX2__) && RP_VEC_BYTES == 32
+    for (int64_t at = 0; size >= 4 && (at < bytes || at % (8 * size)); at += 32)
+        *(g_part32 *)(void *)(to + at) = __builtin_ia32_maskloadd256((const void *)(from + at), g_there(bytes - at));
+    if (size >= 4) return;
+#endif
+    g_some(to, from, bytes, -bytes & (G_N * size - 1));
+}
+G_FN void g_out(char *to, const char *from, int64_t bytes, const int size) {
+#if defined(__AVX2__) && RP_VEC_BYTES == 32
+    for (int64_t at = 0; size >= 4 && at < bytes; at += 32)
+        __builtin_ia32_maskstored256((void *)(to + at), g_there(bytes - at),
+                                     *(const g_part32 *)(const void *)(from + at));
+    if (size >= 4) return;
+#endif
+    (void)size;
+    g_some(to, from, bytes, 0);
+}
+#endif
+
 /* ---- masks ---- */
 G_FN rp__vi64 g_mask_lo(g_bool m) { return rp__v_lo_i64_i32(m); }
 G_FN rp__vi64 g_mask_hi(g_bool m) { return rp__v_hi_i64_i32(m); }

@@ -16,15 +16,15 @@ enum {
     LEAST_PLANES = 4, /* that share what is calculated */
     LEAST_POINTS = 16,
     LEAST_LANES = 16,
-    PLAIN = 4,         /* phases that may be plain */
-    WIDEST = 512,      /* points of a tile */
-    REACH = RP__LANES, /* positions of a point that may lead somewhere, where keys are followed, */
-    ASKED = 4          /* and how many are asked at once */
+    PLAIN = 4,    /* phases that may be plain */
+    WIDEST = 512, /* points of a tile */
+    ASKED = 8     /* positions that are asked at once where keys are followed */
 };
 enum { MOVING, STILL, UNIFORM };             /* of registers */
 enum { PASSED, IN_PLACE, GATHERED, MASKED }; /* how the points of a tile get what a plain phase reduces at a position */
 enum { NOWHERE, SOMEWHERE, EVERYWHERE, DENSE };
 #define OUTSIDE UINT32_MAX
+#define NO_ELEMENT UINT16_MAX
 
 typedef struct place { /* of the points of a tile at one position: element `first`, and others from there on */
     int64_t first;
@@ -77,17 +77,17 @@ typedef struct ready {
 } ready;
 
 /* Points side by side whose sums take what is loaded where its key is the point's: instead of asking each position of each point, the
-   elements that the tile meets are walked once, and each is added where its key says, if that point has a position that leads there. */
+   elements that the tile meets are walked once, and each goes where its key says, to the lane of that point's position that leads there. */
 typedef struct follow {
-    bool is;           /* of the tile under way */
-    int64_t wanted;    /* of the first point; one more from point to point */
-    int64_t many;      /* elements of memory, from `from` and `key` of the plane on */
-    int64_t from, key; /* the first of them */
-    unsigned most;     /* positions of a point that lead somewhere, up to a multiple of ASKED */
-    uint32_t
-        reach[WIDEST * REACH]; /* of each point, `most` apart: elements that its positions lead to; OUTSIDE: no more */
-    uint8_t met[WIDEST];
-    float wide[2 * WIDEST + 64]; /* elements of narrow types */
+    bool is;                            /* of the tile under way */
+    int64_t wanted;                     /* of the first point; one more from point to point */
+    int64_t many;                       /* elements of memory, from `from` and `key` of the plane on */
+    int64_t from, key;                  /* the first of them */
+    uint64_t there;                     /* positions that lead somewhere */
+    int64_t apart;                      /* positions of a point, and up to a multiple of ASKED */
+    rp__window_fn *fn;                  /* of lanes */
+    uint16_t reach[WIDEST * RP__LANES]; /* of each position of each point the element that it leads to; NO_ELEMENT */
+    float wide[2 * WIDEST + 64];        /* elements of narrow types */
 } follow;
 
 typedef struct planes {
@@ -707,7 +707,6 @@ static bool find_follow(const run *r, planes *s, const plain *x) {
     f->wanted = keys[0];
     for (int64_t k = 0; k < w; k++) {
         if (keys[k] - keys[0] != k) return false;
-        f->met[k] = 0;
     }
     for (int64_t pos = 0; pos < r->row_len; pos++) {
         const place *p = &x->from->place[pos], *q = &x->key->place[pos];
@@ -719,36 +718,32 @@ static bool find_follow(const run *r, planes *s, const plain *x) {
             if (!inside) continue;
             most = p->first + far[k] > most ? p->first + far[k] : most;
             f->from = p->first, f->key = q->first;
-            f->met[k]++;
         }
     }
     const int64_t apart = f->key - f->from; /* the same at every position */
     f->many = most < least ? 0 : most - least + 1;
     if (f->many > (int64_t)(sizeof f->wide / sizeof *f->wide) || f->many > 2 * w + 64) return false;
-    f->most = ASKED;
-    for (int64_t k = 0; k < w; k++) {
-        const unsigned met = (f->met[k] + ASKED - 1u) / ASKED * ASKED;
-        f->most = met > f->most ? met : f->most;
-        f->met[k] = 0;
-    }
-    if (f->most > REACH) return false;
-    memset(f->reach, 0xff, (size_t)w * f->most * sizeof *f->reach);
+    f->apart = (r->row_len + ASKED - 1) / ASKED * ASKED;
+    f->there = 0;
+    memset(f->reach, 0xff, (size_t)(w * f->apart) * sizeof *f->reach);
     for (int64_t pos = 0; pos < r->row_len && f->many; pos++) {
         const place *p = &x->from->place[pos];
         const uint32_t *far = x->from->far + pos * w;
         if (p->kind == NOWHERE) continue;
         if (x->key->place[pos].first - p->first != apart) return false;
+        f->there |= UINT64_C(1) << pos;
         for (int64_t k = 0; k < w; k++) {
             if (far[k] == OUTSIDE) continue;
-            const uint32_t there = (uint32_t)(p->first + far[k] - least);
-            uint32_t *const reach = f->reach + k * f->most;
-            for (unsigned j = 0; j < f->met[k]; j++)
+            const uint16_t there = (uint16_t)(p->first + far[k] - least);
+            uint16_t *const reach = f->reach + k * f->apart;
+            for (int64_t j = 0; j < pos; j++)
                 if (reach[j] == there) return false; /* twice the same */
-            reach[f->met[k]++] = there;
+            reach[pos] = there;
         }
     }
     f->from = f->many ? least : 0;
     f->key = f->many ? least + apart : 0;
+    f->fn = r->p->tiles->reduce_window[RP__REDUCE_SUM][x->red->type][0];
     f->is = true;
     return true;
 }
@@ -996,58 +991,55 @@ static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) 
     if (x->fn) tree_for(r, to, there);
     return true;
 }
-/* Sums by their keys. Two terms, in a tree among zeros, are the same in any order; more, and what is no number, are added up again as the tree
-   does. */
+/* 1 + the position of a point, of `apart`, that leads to element i; 0: none does. */
+typedef uint16_t asked __attribute__((vector_size(ASKED * sizeof(uint16_t))));
+static inline unsigned leads_to(const uint16_t *reach, int64_t apart, uint16_t i) {
+    asked found = {0}, number = {1, 2, 3, 4, 5, 6, 7, 8};
+    for (int64_t k = 0; k < apart; k += ASKED) {
+        asked at;
+        memcpy(&at, reach + k, sizeof at);
+        found |= (asked)(at == i) & number;
+        number += ASKED;
+    }
+    uint64_t half[2];
+    memcpy(half, &found, sizeof half);
+    return (unsigned)(((half[0] | half[1]) * UINT64_C(0x0001000100010001)) >> 48); /* one at most is not 0 */
+}
 #define FOLLOW(name, T)                                                                                                \
-    static void follow_##name(const run *r, planes *s, const plain *x, const T *from, const int64_t *key, T *d) {      \
-        follow *f = &s->follow;                                                                                        \
-        const int64_t w = r->w;                                                                                        \
-        bool again = false;                                                                                            \
-        memset(d, 0, (size_t)w * sizeof *d);                                                                           \
-        memset(f->met, 0, (size_t)w);                                                                                  \
+    static void follow_##name(const follow *f, int64_t w, const T *from, const int64_t *key, T *lanes) {               \
         for (int64_t i = 0; i < f->many; i++) {                                                                        \
             const uint64_t k = (uint64_t)key[i] - (uint64_t)f->wanted;                                                 \
             if (k >= (uint64_t)w) continue;                                                                            \
-            const uint32_t *const reach = f->reach + k * f->most;                                                      \
-            uint32_t here = 0;                                                                                         \
-            for (unsigned j = 0; j < f->most; j += ASKED) {                                                            \
-                for (unsigned a = 0; a < ASKED; a++) here |= reach[j + a] == (uint32_t)i;                              \
-            }                                                                                                          \
-            if (!here) continue;                                                                                       \
-            d[k] += from[i];                                                                                           \
-            again |= ++f->met[k] == 3;                                                                                 \
-        }                                                                                                              \
-        for (int64_t k = 0; k < w; k++) again |= d[k] != d[k];                                                         \
-        for (int64_t k = 0; again && k < w; k++) {                                                                     \
-            if (f->met[k] < 3 && d[k] == d[k]) continue;                                                               \
-            T lanes[RP__LANES] = {0};                                                                                  \
-            for (int64_t pos = 0; pos < r->row_len; pos++) {                                                           \
-                const uint32_t far = x->from->far[pos * w + k];                                                        \
-                const int64_t i = x->from->place[pos].first - f->from + far;                                           \
-                if (far != OUTSIDE && (uint64_t)key[i] - (uint64_t)f->wanted == (uint64_t)k) lanes[pos] += from[i];    \
-            }                                                                                                          \
-            for (int half = RP__LANES / 2; half > 0; half /= 2) {                                                      \
-                for (int j = 0; j < half; j++) lanes[j] += lanes[j + half];                                            \
-            }                                                                                                          \
-            d[k] = lanes[0];                                                                                           \
+            const unsigned pos = leads_to(f->reach + k * (uint64_t)f->apart, f->apart, (uint16_t)i);                   \
+            if (pos) lanes[(int64_t)(pos - 1) * w + (int64_t)k] = from[i];                                             \
         }                                                                                                              \
     }
 FOLLOW(f32, float)
 FOLLOW(f64, double)
-static void run_follow(run *r, planes *s, const plain *x) {
+/* Sums by their keys: lanes that no key leads to are 0, as where keys are compared. */
+static void run_follow(run *r, planes *s, const plain *x, ready *to) {
     follow *f = &s->follow;
     const rp__insn *load = x->from->load;
     const char *from = x->from->plane + f->from * (int64_t)r->p->access_size[load->access];
     const int64_t *key = (const int64_t *)(const void *)x->key->plane + f->key;
-    char *d = r->regs[x->red->d].p;
+    char *const lanes = r->acc + (int64_t)x->red->at * r->lanes * r->w;
     if (r->p->access_load[load->access]) {
         convert_load(r, load, (char *)f->wide, from, f->many);
         from = (const char *)f->wide;
     }
+    for (int64_t pos = 0; pos < r->row_len; pos++) {
+        char *const d = lanes + pos * r->w * x->red->size;
+        const bool is = f->there >> pos & 1;
+        to->rows[pos] = is ? d : NULL;
+        if (is) memset(d, 0, (size_t)r->w * x->red->size);
+    }
     if (x->red->type == RP__TILE_F64)
-        follow_f64(r, s, x, (const double *)(const void *)from, key, (double *)(void *)d);
+        follow_f64(f, r->w, (const double *)(const void *)from, key, (double *)(void *)lanes);
     else
-        follow_f32(r, s, x, (const float *)(const void *)from, key, (float *)(void *)d);
+        follow_f32(f, r->w, (const float *)(const void *)from, key, (float *)(void *)lanes);
+    tree_for(r, to, f->there);
+    char *const d = r->regs[x->red->d].p;
+    f->fn(&(rp__window_call){.d = d, .a = to->rows, .tree = to->tree, .n = r->w});
     if (r->b > 1) rp__interp_replicate(r, d, x->red->size);
 }
 /* Of n lanes, the first of them number `lane` of those under way. */
@@ -1135,7 +1127,7 @@ static void run_rest(run *r, planes *s) {
             continue;
         }
         if (s->follow.is && is_plain(s, phase) && s->plain[phase].keyed) {
-            run_follow(r, s, &s->plain[phase]);
+            run_follow(r, s, &s->plain[phase], &s->ready[phase]);
             continue;
         }
         if (!s->width && stays_plain(s, phase)) {

@@ -24,13 +24,15 @@ typedef struct halves { /* rows of bf16 that products read */
     const uint16_t *at;
     int64_t ld;
 } halves;
-/* A block of keys or values for products: itself where whole tiles can be read, else a copy with zeros behind it. */
-static halves halves_of(const operand *o, int64_t first, int64_t n, int64_t columns, uint16_t *copy) {
-    if (o->column == 1 && columns % STEP == 0 && n % STEP == 0)
-        return (halves){(const uint16_t *)(const void *)o->base + first * o->row, o->row};
-    const int64_t ld = up_to(columns, STEP);
-    copy_halves(o, first, n, columns, copy, ld, up_to(n, STEP));
-    return (halves){copy, ld};
+/* A block of keys or values for products: as it lies as far as whole tiles can be read, the rows behind that as a copy, with zeros behind it. */
+typedef struct parts {
+    halves whole, rest;
+    int64_t n, left; /* rows of each, as they lie a multiple of STEP */
+} parts;
+static parts parts_of(const operand *o, int64_t first, int64_t n, int64_t columns, uint16_t *copy) {
+    const int64_t ld = up_to(columns, STEP), whole = o->column == 1 && columns == ld ? n / STEP * STEP : 0;
+    if (whole < n) copy_halves(o, first + whole, n - whole, columns, copy, ld, up_to(n - whole, STEP));
+    return (parts){{(const uint16_t *)(const void *)o->base + first * o->row, o->row}, {copy, ld}, whole, n - whole};
 }
 
 /* Elements 2e and 2e + 1 of 16 k rows side by side, strips of PAIRS rows one behind the other: (strip, columns / 2, PAIRS). */
@@ -45,36 +47,49 @@ static void pair_along_rows(halves from, int64_t rows, int64_t columns, uint32_t
         }
     }
 }
-RP__VEC_FN rp__vu32 pair_of(const uint16_t *x, const uint16_t *y) {
-    return __builtin_convertvector(rp__v_load_u16h(x), rp__vu32) | __builtin_convertvector(rp__v_load_u16h(y), rp__vu32)
-                                                                       << 16;
+/* Elements of x beside those of y, of two vectors of columns: as pairs of columns, whose halves change places. */
+RP__VEC_FN void pair_halves(const uint16_t *x, const uint16_t *y, uint32_t *to) {
+    const rp__vu32 a = (rp__vu32)rp__v_load_i32(x), b = (rp__vu32)rp__v_load_i32(y);
+    const rp__vu32 even = (a & 0xffff) | b << 16, odd = a >> 16 | (b & 0xffff0000);
+    rp__v_store_i32(
+        to, (rp__vi32)__builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+    rp__v_store_i32(to + UNIT, (rp__vi32)__builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
+                                                                 29, 14, 30, 15, 31));
 }
-/* Rows 2i and 2i + 1 side by side, strips of PAIRS columns one behind the other: (strip, rows / 2, PAIRS). */
-static void pair_rows(halves from, int64_t rows, int64_t columns, uint32_t *to) {
+/* Rows 2i and 2i + 1 side by side, strips of PAIRS columns one behind the other: (strip, all / 2, PAIRS). */
+static void pair_rows(halves from, int64_t rows, int64_t all, int64_t columns, uint32_t *to) {
     for (int64_t i = 0; i < rows; i += 2) {
         const uint16_t *x = from.at + i * from.ld, *y = x + from.ld;
-        for (int64_t c = 0; c < columns; c += UNIT)
-            rp__v_store_i32(to + c / PAIRS * PAIRS * (rows / 2) + i / 2 * PAIRS + c % PAIRS,
-                            (rp__vi32)pair_of(x + c, y + c));
+        for (int64_t c = 0; c < columns; c += PAIRS) pair_halves(x + c, y + c, to + c * (all / 2) + i / 2 * PAIRS);
     }
 }
-/* to[column][row], rows in units of STEP, columns in those of 16. */
+static void pair_parts(const parts *from, int64_t columns, uint32_t *to) {
+    const int64_t left = up_to(from->left, STEP), all = from->n + left;
+    pair_rows(from->whole, from->n, all, columns, to);
+    pair_rows(from->rest, left, all, columns, to + from->n / 2 * PAIRS);
+}
+/* to[column][row], rows in units of STEP, columns in those of PAIRS. */
 static void turn_halves(halves from, int64_t rows, int64_t columns, uint16_t *to, int64_t ld) {
     for (int64_t r = 0; r < rows; r += STEP) {
-        for (int64_t c = 0; c < columns; c += UNIT) {
-            _Alignas(64) uint32_t pairs[STEP / 2][UNIT];
+        for (int64_t c = 0; c < columns; c += PAIRS) {
+            _Alignas(64) uint32_t pairs[STEP / 2][PAIRS];
             for (int i = 0; i < STEP / 2; i++) {
                 const uint16_t *x = from.at + (r + 2 * i) * from.ld + c;
-                rp__v_store_i32(pairs[i], (rp__vi32)pair_of(x, x + from.ld));
+                pair_halves(x, x + from.ld, pairs[i]);
             }
-            for (int e = 0; e < UNIT; e += 4) {
+            for (int e = 0; e < PAIRS; e += 4) {
                 rp__vf32 turned[4];
-                turn_piece_f32((const float *)(const void *)pairs + e, UNIT, turned);
+                turn_piece_f32((const float *)(const void *)pairs + e, PAIRS, turned);
                 UNROLL for (int q = 0; q < 4; q++)
                     rp__v_store_f32((float *)(void *)(to + (c + e + q) * ld + r), turned[q]);
             }
         }
     }
+}
+
+static void turn_parts(const parts *from, int64_t columns, uint16_t *to, int64_t ld) {
+    turn_halves(from->whole, from->n, columns, to, ld);
+    turn_halves(from->rest, up_to(from->left, STEP), columns, to + from->n, ld);
 }
 
 /* c[rows, columns] = or += a[rows, k] b[k, columns]: rows and columns in units of 16, k in those of STEP; b in pairs of `ldb` columns' strips. */
@@ -85,6 +100,10 @@ static void dots(halves a, int64_t rows, const uint32_t *b, int64_t columns, int
         d.pairs = b + n * (k / 2), d.c = c + n, d.columns = columns - n > UNIT ? 2 : 1;
         rp__dots_run(&d);
     }
+}
+static void dots_of_parts(const parts *a, const uint32_t *b, int64_t columns, int64_t k, float *c, int64_t ldc) {
+    dots(a->whole, a->n, b, columns, k, c, ldc, true);
+    dots(a->rest, up_to(a->left, UNIT), b, columns, k, c + a->n * ldc, ldc, true);
 }
 
 /* ---- weights */
@@ -144,6 +163,34 @@ static void soften_dots(const block *b, int64_t columns, const float *scores, co
     }
 }
 
+/* Of a few queries (FEWEST), whose lanes would hardly be used: vectors along keys, with the bits of the above, and weights by rows of keys.
+   line: of a query. */
+enum { FEWEST = 4 };
+static void soften_few(const block *b, const float *scores, float factor, float *line, uint16_t *weights, float *most,
+                       float *sum, float *shrink) {
+    const int64_t padded = up_to(b->keys, STEP);
+    for (int64_t i = 0; i < b->rows; i++, weights += padded) {
+        rp__vf32 greatest = rp__v_splat_f32(most[i]);
+        for (int64_t j = 0; j < b->keys; j++) line[j] = scores[j * b->ld + i] * factor;
+        for (int64_t j = b->keys; j < padded; j++) line[j] = -__builtin_inff();
+        for (int64_t j = 0; j < padded; j += RP_VEC_F32)
+            greatest = rp__v_greater_f32(rp__v_load_f32(line + j), greatest);
+        float m = greatest[0], total = 0;
+        for (int q = 1; q < RP_VEC_F32; q++) m = greatest[q] > m ? greatest[q] : m;
+        const rp__vf32 from = rp__v_splat_f32(m == -__builtin_inff() ? 0 : m);
+        for (int64_t j = 0; j < padded; j += RP_VEC_F32) {
+            const rp__vf32 x = weight_of(rp__v_load_f32(line + j) - from);
+            rp__v_store_f32(line + j, x);
+            rp__v_store_u16h(weights + j, __builtin_convertvector(((rp__vu32)x + 0x8000) >> 16, rp__vu16h));
+        }
+        for (int64_t j = 0; j < b->keys; j++) total += line[j];
+        const float less = weight_of(rp__v_splat_f32(most[i]) - from)[0];
+        most[i] = m;
+        sum[i] = sum[i] * less + total;
+        shrink[i] = less;
+    }
+}
+
 /* Rows of the result, whose elements lie `ld` apart: to[i][e] = factor * from[e][i], of ceil(n / 4) 4 rows and ceil(columns / 16) 16 lines. */
 static void give_turned(const float *from, int64_t ld, int64_t n, int64_t columns, float factor, uint16_t *to,
                         int64_t row, int64_t column) {
@@ -176,12 +223,11 @@ static void unpair_weights(const uint32_t *pairs, int64_t queries, int64_t keys,
         }
     }
 }
-/* Adds weights times values to sums (UNIT queries, values), where turning values would cost more than multiplying them. */
-static void add_few(const block *b, halves values, int64_t wide, const uint32_t *weights, const float *shrink,
-                    uint16_t *rows, uint32_t *pairs, float *sums) {
+/* Adds weights by rows of keys, times values, to sums (UNIT queries, values), where turning values would cost more than multiplying them. */
+static void add_few(const block *b, const parts *values, int64_t wide, const uint16_t *rows, const float *shrink,
+                    uint32_t *pairs, float *sums) {
     const int64_t padded = up_to(b->keys, STEP);
-    unpair_weights(weights, b->rows, padded, rows, padded);
-    pair_rows(values, padded, wide, pairs);
+    pair_parts(values, wide, pairs);
     if (b->key)
         for (int64_t i = 0; i < b->rows; i++)
             for (int64_t e = 0; e < wide; e += RP_VEC_F32)
@@ -229,7 +275,7 @@ static void forward_dots_block(const uint64_t *w, int64_t item, char *memory) {
     float *kept = w[RP__ATTENTION_PLACE] ? take(&memory, block_keys * b.ld * 4) : NULL;
     uint32_t *queries = take(&memory, up_to(n, PAIRS) * deep * 2),
              *weights = take(&memory, up_to(n, PAIRS) * block_keys * 2);
-    const bool few = n == UNIT;
+    const bool few = n == UNIT, fewest = b.rows <= FEWEST && !kept;
     uint16_t *copy = take(&memory, (block_keys > n ? block_keys : n) * (deep > wide ? deep : wide) * 2),
              *turned = take(&memory, block_keys * wide * 2), *few_rows = take(&memory, UNIT * block_keys * 2);
     copy_halves(&q, b.row, b.rows, features, copy, deep, n);
@@ -237,21 +283,28 @@ static void forward_dots_block(const uint64_t *w, int64_t item, char *memory) {
     for (int64_t i = 0; i < n; i++) most[i] = -__builtin_inff(), total[i] = 0;
     const int64_t seen = keys_seen(w, b.row, b.rows);
     if (seen == 0) memset(sums, 0, (size_t)(wide * b.ld) * sizeof *sums);
+    if (fewest)
+        memset(few_rows, 0, (size_t)(UNIT * (seen < block_keys ? up_to(seen, STEP) : block_keys)) * sizeof *few_rows);
     for (b.key = 0; b.key < seen; b.key += block_keys) {
         b.keys = seen - b.key < block_keys ? seen - b.key : block_keys;
         const int64_t padded = up_to(b.keys, STEP);
-        dots(halves_of(&k, b.key, b.keys, features, copy), up_to(b.keys, UNIT), queries, n, deep, scores, b.ld, true);
+        const parts keys = parts_of(&k, b.key, b.keys, features, copy);
+        dots_of_parts(&keys, queries, n, deep, scores, b.ld);
         const float factor = prepare_scores(&b, scores);
         if (kept) draw_f32(&b, kept);
-        soften_dots(&b, n, scores, kept, factor, weights, most, total, shrink);
-        const halves given = halves_of(&v, b.key, b.keys, values, copy);
+        if (fewest)
+            soften_few(&b, scores, factor, (float *)(void *)weights, few_rows, most, total, shrink);
+        else
+            soften_dots(&b, n, scores, kept, factor, weights, most, total, shrink);
+        const parts given = parts_of(&v, b.key, b.keys, values, copy);
         if (few) {
-            add_few(&b, given, wide, weights, shrink, few_rows, (uint32_t *)(void *)turned, sums);
+            if (!fewest) unpair_weights(weights, b.rows, padded, few_rows, padded);
+            add_few(&b, &given, wide, few_rows, shrink, (uint32_t *)(void *)turned, sums);
             continue;
         }
         if (b.key)
             for (int64_t e = 0; e < values; e++) multiply_f32(sums + e * b.ld, shrink, n);
-        turn_halves(given, padded, wide, turned, padded);
+        turn_parts(&given, wide, turned, padded);
         dots((halves){turned, padded}, up_to(values, UNIT), weights, n, padded, sums, b.ld, b.key == 0);
     }
     for (int64_t i = 0; i < n; i += RP_VEC_F32) { /* what they are divided by; the logarithm of the sum */
@@ -311,8 +364,8 @@ static void backward_dots_block(const uint64_t *w, const totals_f32 *to, int64_t
     copy_halves(&grad, first, b.rows, values, copy_grad, wide, n);
     pair_along_rows((halves){copy_q, deep}, n, deep, queries);
     pair_along_rows((halves){copy_grad, wide}, n, wide, grads);
-    pair_rows((halves){copy_q, deep}, n, deep, query_rows);
-    pair_rows((halves){copy_grad, wide}, n, wide, grad_rows);
+    pair_rows((halves){copy_q, deep}, n, n, deep, query_rows);
+    pair_rows((halves){copy_grad, wide}, n, n, wide, grad_rows);
     for (int64_t i = 0; i < n; i++) {
         /* a row that sees nothing, or is none, has weights of 0 */
         const float l = i < b.rows ? load_f32(lse.base, (first + i) * lse.row, RP_F32) : -__builtin_inff();
@@ -324,10 +377,11 @@ static void backward_dots_block(const uint64_t *w, const totals_f32 *to, int64_t
     for (b.key = 0; b.key < seen; b.key += block_keys) {
         b.keys = seen - b.key < block_keys ? seen - b.key : block_keys;
         const int64_t padded = up_to(b.keys, STEP), tiles = up_to(b.keys, UNIT);
-        const halves keys = halves_of(&k, b.key, b.keys, features, copy_keys);
-        dots(keys, tiles, queries, n, deep, scores, b.ld, true);
+        const parts keys = parts_of(&k, b.key, b.keys, features, copy_keys),
+                    given = parts_of(&v, b.key, b.keys, values, copy_values);
+        dots_of_parts(&keys, queries, n, deep, scores, b.ld);
         const float factor = prepare_scores(&b, scores);
-        dots(halves_of(&v, b.key, b.keys, values, copy_values), tiles, grads, n, wide, slopes, b.ld, true);
+        dots_of_parts(&given, grads, n, wide, slopes, b.ld);
         if (kept) draw_f32(&b, kept);
         const rp__vf32 by = rp__v_splat_f32(factor);
         for (int64_t j = 0; j < b.keys; j++) {
@@ -353,8 +407,8 @@ static void backward_dots_block(const uint64_t *w, const totals_f32 *to, int64_t
              to->ld_values, false);
         dots((halves){changes, n}, tiles, query_rows, to->ld_keys, n, to->keys + b.key * to->ld_keys, to->ld_keys,
              false);
-        pair_rows((halves){changes, n}, padded, n, change_rows);
-        turn_halves(keys, padded, deep, turned, padded);
+        pair_rows((halves){changes, n}, padded, padded, n, change_rows);
+        turn_parts(&keys, deep, turned, padded);
         dots((halves){turned, padded}, up_to(features, UNIT), change_rows, n, padded, dq, b.ld, b.key == 0);
     }
     const int64_t *s = strides_of(w, RP__ATTENTION_DQ);
