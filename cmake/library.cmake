@@ -91,11 +91,6 @@ set(RP_CHECKED_LINES ${RP_CHECKED})
 if(REPRISE_SANITIZE MATCHES "thread")
     list(GET RP_CHECKED -1 RP_CHECKED)
 endif()
-# Lines are one text whose vectors differ in width: between the narrowest and the widest there is nothing else to find.
-list(LENGTH RP_CHECKED_LINES sets)
-if(sets GREATER 2)
-    list(GET RP_CHECKED_LINES 0 -1 RP_CHECKED_LINES)
-endif()
 # Threads write rows of their own: nothing to find in lines.
 if(REPRISE_SANITIZE MATCHES "thread")
     set(RP_CHECKED_LINES "")
