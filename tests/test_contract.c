@@ -1041,7 +1041,8 @@ static void test_bulk(void **state) {
                 if (tile && !test_cuda_takes(s * 5 + t * 3 + tile, TILES)) continue;
                 for (int k = 0; k < (weights ? 3 : 2); k++) {
                     const unsigned before = rp__conv_bulks;
-                    rp__cuda_conv_tile = tile ? FIRST + tile - 1 : 1;
+                    rp__cuda_conv_tile =
+                        (tile ? FIRST + tile - 1 : 1) + 64 * (s % 3 ? s % 3 + 1 : 0); /* shares: any, 2, 4 */
                     rp_tensor *leaf = rp_detach(in[k == 2]), *got;
                     (void)rp_set_requires_grad(leaf, true);
                     rp_tensor *x = k == 2 ? in[0] : leaf, *w = k == 2 ? leaf : in[1];

@@ -18,15 +18,15 @@ static CUtensorMapDataType type_of(rp_dtype dtype, bool tf32) {
 }
 
 /* Two maps of one picture in two places: are they the same but for word 0, the address? */
-static const rp__libcuda *driver;
 static bool good;
 static void look(void) {
+    const rp__libcuda *driver = rp__libcuda_get();
     static const cuuint64_t size[4] = {8, 5, 4, 2}, stride[3] = {32, 160, 640};
     static const int lower[2] = {-1, -1}, upper[2] = {-1, -1};
     static const cuuint32_t step[4] = {1, 1, 1, 1}, box[3] = {8, 1, 4};
     static const uintptr_t at[2] = {0x7f0000000400, 0x7e1234567890};
     CUtensorMap map[2][2];
-    good = driver->cuTensorMapEncodeIm2col && driver->cuTensorMapEncodeTiled;
+    good = driver && driver->cuTensorMapEncodeIm2col && driver->cuTensorMapEncodeTiled;
     for (unsigned k = 0; k < 2 && good; k++) {
         void *address = (void *)at[k]; /* NOLINT: nobody reads there */
         good = driver->cuTensorMapEncodeIm2col(&map[0][k], CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, 4, address, size, stride,
@@ -45,8 +45,6 @@ bool rp__cuda_maps(rp__device *d) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (d->arch != 90) return false;
     if (rp__cuda_offline()) return true;
-    if (rp__cuda_enter(d) != RP_OK) return false;
-    driver = rp__cuda_of(d)->cu;
     (void)pthread_once(&once, look);
     return good;
 }
