@@ -1071,6 +1071,26 @@ static void test_bulk(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* Padding around a picture without places has results all the same, and a step far beyond the picture is no loop. */
+static void test_bulk_ends(void **state) {
+    (void)state;
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    rp_tensor *y = rp_conv1d(rp_zeros(RP_DIMS(1, 64, 0), RP_OPTIONS(rp_zeros_options, .dtype = RP_F16)),
+                             FILLED(1, RP_F16, 64, 64, 3), NULL, RP_DIMS(1), RP_DIMS(2));
+    ok();
+    assert_int_equal(rp_size(y, 2), 2);
+    assert_false(rp_item_i64(rp_any(y)));
+    rp_tensor *x = FILLED(2, RP_F16, 1, 64, 2, 2);
+    (void)rp_set_requires_grad(x, true);
+    y = rp_conv2d(x, FILLED(3, RP_F16, 256, 64, 1, 1), NULL, RP_DIMS(INT32_MAX, INT32_MAX));
+    rp_tensor *gradient, *seed = rp_ones_like(rp_detach(y));
+    rp_grad(&y, 1, &x, 1, &seed, NULL, &gradient);
+    ok();
+    assert_int_equal(rp_item_i64(rp_count_nonzero(gradient)) > 64, false);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* Gradients of convolutions that round have the same bits wherever channels lie: side by side, weights' are turned on their way to warpgroups. */
 static void test_rounded_turned(void **state) {
     (void)state;
@@ -1492,19 +1512,33 @@ static void test_node(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_node),           cmocka_unit_test(test_reduced_over_nothing),
-        cmocka_unit_test(test_layout),         cmocka_unit_test(test_layout_families),
-        cmocka_unit_test(test_layout_across),  cmocka_unit_test(test_layout_depthwise),
-        cmocka_unit_test(test_unseen_stride),  cmocka_unit_test(test_stored_two_ways),
-        cmocka_unit_test(test_everyday),       cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_numbers),        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_many_groups),    cmocka_unit_test(test_channels_of_results),
-        cmocka_unit_test(test_covered),        cmocka_unit_test(test_strided_shares),
-        cmocka_unit_test(test_one_place),      cmocka_unit_test(test_product_neighbours),
-        cmocka_unit_test(test_results_across), cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_rounded),        cmocka_unit_test(test_bulk),
-        cmocka_unit_test(test_rounded_turned), cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_factors),        cmocka_unit_test(test_factors_of_a_matrix_unit),
+        cmocka_unit_test(test_node),
+        cmocka_unit_test(test_reduced_over_nothing),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_layout_families),
+        cmocka_unit_test(test_layout_across),
+        cmocka_unit_test(test_layout_depthwise),
+        cmocka_unit_test(test_unseen_stride),
+        cmocka_unit_test(test_stored_two_ways),
+        cmocka_unit_test(test_everyday),
+        cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_many_groups),
+        cmocka_unit_test(test_channels_of_results),
+        cmocka_unit_test(test_covered),
+        cmocka_unit_test(test_strided_shares),
+        cmocka_unit_test(test_one_place),
+        cmocka_unit_test(test_product_neighbours),
+        cmocka_unit_test(test_results_across),
+        cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_rounded),
+        cmocka_unit_test(test_bulk),
+        cmocka_unit_test(test_bulk_ends),
+        cmocka_unit_test(test_rounded_turned),
+        cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_factors),
+        cmocka_unit_test(test_factors_of_a_matrix_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,6 @@ struct cudasim_runtime *cudasim_runtime;
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __restrict__ restrict
-#define __grid_constant__
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __grid_constant__
@@ -800,7 +799,8 @@ static void rp__bulk_line(unsigned char *to, const rp_u64 *map, int row, int n, 
 }
 static int rp__bulk_begin(void *to, const rp_u64 *map, int spatial) {
     const rp_u64 at = (rp_u64)((unsigned char *)to - cudasim_rt->self->dynamic_shared);
-    if (at % 128 || (rp_u64)map % 8 || (int)(map[1] >> 8 & 0xff) != spatial + 2) {
+    if (at % ((map[1] >> 24 & 0xff) == 3 ? 1024 : 128) || (rp_u64)map % 64 ||
+        (int)(map[1] >> 8 & 0xff) != spatial + 2) {
         cudasim_rt->misaligned(to, 128);
     }
     return (map[1] & 0xff) == 6 || (map[1] & 0xff) == 9 ? 2 : 4;

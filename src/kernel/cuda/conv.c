@@ -308,6 +308,14 @@ static void macros(uint64_t facts, rp__text *out) {
     if (bit(facts, MMA)) add_tile(facts, out);
 }
 
+int64_t rp__conv_common(int64_t step, int64_t dilation) {
+    while (dilation) {
+        const int64_t left = step % dilation;
+        step = dilation, dilation = left;
+    }
+    return step;
+}
+
 rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,
                                  const rp__conv_geometry *conv) {
     rp__conv_extent e = {.kind = op == RP__LIB_CONV_FORWARD ? 0
@@ -334,11 +342,7 @@ rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const 
         e.class_n = e.batch, e.class_taps = 1;
         for (unsigned d = 0; d < e.spatial; d++) {
             const int64_t step = conv->stride[d], in = x->size[2 + d];
-            int64_t common = step, rest = conv->dilation[d];
-            while (rest) {
-                const int64_t left = common % rest;
-                common = rest, rest = left;
-            }
+            const int64_t common = rp__conv_common(step, conv->dilation[d]);
             e.strided = e.strided || step > 1;
             const int64_t classes = step < in ? step : in;
             e.classes *= classes;
@@ -848,11 +852,11 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
                                   conv->stride[k],   conv->padding[k],  conv->dilation[k]};
         for (unsigned f = 0; f < 6; f++) words[at++] = (uint64_t)sizes[f];
     }
-    /* Where the window leaves a picture of one place, its stride is one that nobody has looked at: no address may follow from it. */
+    /* Where the window leaves a picture of one place, or of none, its stride is one that nobody has looked at: no address may follow from it. */
     const unsigned windowed = is_pixel(e, conv) ? 3 : e->kind == 1 ? 0 : 1;
     for (unsigned t = 0; t < 3; t++)
         for (unsigned k = 0; k < 2 + e->spatial; k++)
-            words[at++] = t == windowed && k > 1 && o[t]->size[k] == 1 ? 0 : (uint64_t)o[t]->stride[k];
+            words[at++] = t == windowed && k > 1 && o[t]->size[k] <= 1 ? 0 : (uint64_t)o[t]->stride[k];
     words[at++] = bias ? (uint64_t)o[3]->stride[0] : 0;
     words[at++] = 0; /* rp__launch.ahead */
     out->n_words = at;
@@ -969,9 +973,17 @@ static bool takes_few(const rp__conv_extent *e, const rp__operand *const *o, con
 /* Does conv_patch.cuh serve, with the weights where they are? small: it is sooner than other tiles (rounded_split_of). */
 static bool takes_patch(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
                         const rp__device *d, unsigned split, bool small, rp__conv_patch *out) {
-    const unsigned only = rp__cuda_conv_tile > FIRST_PATCH ? rp__cuda_conv_tile - FIRST_PATCH : 0;
+    const unsigned forced = rp__cuda_conv_tile % 64, only = forced > FIRST_PATCH ? forced - FIRST_PATCH : 0;
     return (rp__cuda_conv_tile ? only > 0 : small) && o[0]->dtype == RP_F32 && d->clusters &&
            rp__conv_patch_plan(e, o[2], conv, o[0], is_aligned(o[1], 1), d, split, only, out);
+}
+
+/* Does conv_bulk.cuh, or of weight gradients conv_bulk_weight.cuh, serve operands that are as they are? */
+static bool takes_bulk(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                       rp__device *d, unsigned split, int64_t parts, rp__conv_bulk *out) {
+    if (rp__conv_is_wide(o, conv) || !rp__cuda_maps(d)) return false;
+    return e->kind == 2 ? o[0]->dtype == RP_F32 && rp__conv_bulk_weight_plan(e, o, conv, d, parts, out)
+                        : !parts && rp__conv_bulk_plan(e, o, conv, d, split, out);
 }
 
 /* Do the places of all images, in rising order, lie one step apart? */
@@ -996,7 +1008,7 @@ static bool is_point(const rp__problem *p, const rp__conv_extent *e, const rp__o
  * call's workspace; 0: none. */
 static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out,
                            uint64_t *facts) {
-    const rp__device *d = p->device;
+    rp__device *const d = p->device;
     const rp__library_call *call = p->call;
     const rp__operand *all[3];
     const rp__conv_extent e = rp__conv_sort(p, all);
@@ -1031,22 +1043,18 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;
-    } else if (mma && warpgroups &&
-               (kind == 2 ? tf32 && rp__conv_bulk_weight_plan(&e, all, &call->conv, d, parts, &bulk)
-                          : rp__conv_bulk_plan(&e, all, &call->conv, d, split, &bulk)) &&
-               rp__cuda_maps(p->device)) {
+    } else if (mma && takes_bulk(&e, all, &call->conv, d, split, parts, &bulk) &&
+               rp__conv_bulk_words(p, &e, all, &bulk, behind, buffer, out)) {
         *facts |= bulk.facts;
         if (kind == 2)
             *facts |= (uint64_t)(result && neighbours(result, 0)) << OUT_ROWS;
         else
-            *facts |= (uint64_t)is_point(p, &e, windowed, result) << POINT;
-        if (kind != 2) results(&e, result, windowed, call->neighbours, facts);
+            results(&e, result, windowed, call->neighbours, facts);
+        if (kind != 2) *facts |= (uint64_t)is_point(p, &e, windowed, result) << POINT;
         gx = bulk.columns, gy = bulk.rows;
         out->shared_bytes = bulk.shared_bytes;
         out->block[0] = 256 + 64; /* two warps ask for copies */
         out->ahead = rp__conv_n_words(p) - 1;
-        if (behind > out->n_words) out->n_words = behind;
-        RP_TRY(rp__conv_bulk_words(p, &e, all, &bulk, buffer, out));
     } else if (mma && !wide && !parts && takes_patch(&e, all, &call->conv, d, split, small, &patch)) {
         bool rows, eight;
         leaving(&e, all, result, call->neighbours, &rows, &eight);
@@ -1231,8 +1239,8 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
         const rp__operand *lie_so[3] = {sorted[0], sorted[1], sorted[2]};
         for (unsigned k = 1; k < 3; k++) lie_so[sorted[1] == &o[k] ? 1 : sorted[2] == &o[k] ? 2 : 0] = &last[k];
         rp__conv_bulk bulk;
-        time += rp__conv_bulk_plan(&e, lie_so, &call->conv, d, split, &bulk) ? flops / rate->bulk
-                : !vectors                                                   ? rate->late + flops / rate->single
+        time += e.kind != 2 && takes_bulk(&e, lie_so, &call->conv, d, split, 0, &bulk) ? flops / rate->bulk
+                : !vectors          ? rate->late + flops / rate->single
                 : bit(facts, A_ONE) ? flops / (e.kind == 0 ? rate->wide : rate->one)
                                     : flops / rate->vectors;
         /* as fast either way: vectors along pixels, and rows of a weight gradient that come one by one */

@@ -169,7 +169,7 @@ static bool weights_of(const rp__conv_extent *e, const rp__operand *w, rp__map_r
                           .stride = {taps, w->stride[z]}};
     if (!*along && e->kind == 0) return false; /* rows of a forward convolution are far apart */
     return (uintptr_t)w->base % 16 == 0 && w->stride[x] == 1 && taps > 0 && (e->taps == 1 || taps % each == 0) &&
-           (w->size[z] <= 1 || (w->stride[z] > 0 && w->stride[z] % each == 0));
+           (w->size[z] <= 1 || (w->stride[z] > 0 && w->stride[z] % (e->taps > 1 ? taps : each) == 0));
 }
 
 /* Places of class `which` (conv_common.cuh), of other convolutions all of them. False: the class has none, or no taps. */
@@ -189,10 +189,10 @@ static bool window_of(const rp__conv_extent *e, const rp__operand *const *o, con
             out->reach[d] = (kernel - 1) * dil;
         } else {
             const int64_t many = step < in ? step : in, begin = which % many, from = begin + conv->padding[d];
-            int64_t first = 0, period = 1;
+            const int64_t period = step / rp__conv_common(step, dil);
+            int64_t first = 0;
             which /= many;
             while (first < kernel && (from - first * dil) % step != 0) first++;
-            while (period < step && period * dil % step != 0) period++;
             out->places[d] = over(in - begin, step);
             if (first >= kernel) {
                 any = false;
@@ -235,6 +235,7 @@ bool rp__conv_bulk_plan(const rp__conv_extent *e, const rp__operand *const *o, c
     }
     if (best == N_TILES) return false;
     out->facts |= (uint64_t)best << TILE;
+    out->tile = &tiles[best];
     out->columns = over(e->class_n, tiles[best].tn) * e->classes << split;
     out->rows = over(e->m, tiles[best].tm);
     out->shared_bytes = room_of(&tiles[best]);
@@ -294,14 +295,15 @@ bool rp__conv_bulk_weight_plan(const rp__conv_extent *e, const rp__operand *cons
     *out = (rp__conv_bulk){.facts = UINT64_C(1) << VECTORS | UINT64_C(1) << BULK | UINT64_C(1) << MMA};
     if (room_of(&weight_tile) > d->shared_limit) return false;
     out->us = weight_time(e, d, parts ? parts : 1);
+    out->tile = &weight_tile;
     out->columns = over(e->n, WEIGHT_COLUMNS) * (parts ? parts : 1);
     out->rows = over(e->m, WEIGHT_ROWS);
     out->shared_bytes = room_of(&weight_tile);
     return true;
 }
 
-static rp_status weight_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *o,
-                              uint32_t first, rp__launch_buffer *buffer, rp__launch *out) {
+static bool weight_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *o, uint32_t first,
+                         rp__launch_buffer *buffer, rp__launch *out) {
     const rp__conv_extent as_forward = {.kind = 0, .spatial = e->spatial};
     rp__map_window window;
     for (unsigned k = 0; k < 2; k++) {
@@ -310,41 +312,47 @@ static rp_status weight_words(const rp__problem *p, const rp__conv_extent *e, co
             (void)window_of(&as_forward, o, &p->call->conv, 0, &window);
         else
             places_of(e, o[0], &window);
-        RP_TRY(rp__map_pixels(p->device, o[k], &window, true, PANEL, WEIGHT_STEP, buffer->words + at));
+        if (!rp__map_pixels(p->device, o[k], &window, true, PANEL, WEIGHT_STEP, buffer->words + at)) return false;
         rp__operand_slot(o[k], at, RP__READ, buffer, out);
     }
-    return RP_OK;
+    return true;
 }
 
-_Atomic unsigned rp__conv_bulks;
-
-rp_status rp__conv_bulk_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *o,
-                              const rp__conv_bulk *plan, rp__launch_buffer *buffer, rp__launch *out) {
+static bool other_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *o,
+                        const struct tile *t, uint32_t first, rp__launch_buffer *buffer, rp__launch *out) {
     const rp__operand *picture = o[e->kind == 0 ? 1 : 0], *w = o[2];
     const bool tf32 = w->dtype == RP_F32;
-    const struct tile *t = tile_at(plan->facts);
-    const unsigned depth = (unsigned)depth_of(w->dtype), maps = 1u << field(plan->facts, MAPS, 2);
-    const uint32_t first = (out->n_words + RP__MAP_ALIGN - 1) / RP__MAP_ALIGN * RP__MAP_ALIGN;
-    uint64_t *words = buffer->words;
+    const unsigned depth = (unsigned)depth_of(w->dtype);
     rp__map_rows rows;
     bool along;
-    memset(words + out->n_words, 0, (first + (1 + maps) * RP__MAP_WORDS - out->n_words) * sizeof *words);
-    if (e->kind == 2) {
-        out->n_words = first + 2 * RP__MAP_WORDS;
-        (void)atomic_fetch_add_explicit(&rp__conv_bulks, 1, memory_order_relaxed);
-        return weight_words(p, e, o, first, buffer, out);
-    }
     (void)weights_of(e, w, &rows, &along);
-    RP_TRY(rp__map_box(p->device, &rows, tf32, depth, along ? t->tm : depth, words + first));
+    if (!rp__map_box(p->device, &rows, tf32, depth, along ? t->tm : depth, buffer->words + first)) return false;
     rp__operand_slot(w, first, RP__READ | RP__AHEAD, buffer, out);
     for (int64_t which = 0; which < e->classes; which++) {
         const uint32_t at = first + (1 + (uint32_t)which) * RP__MAP_WORDS;
         rp__map_window window;
         if (!window_of(e, o, &p->call->conv, which, &window)) continue;
-        RP_TRY(rp__map_pixels(p->device, picture, &window, tf32, depth, t->tn, words + at));
+        if (!rp__map_pixels(p->device, picture, &window, tf32, depth, t->tn, buffer->words + at)) return false;
         rp__operand_slot(picture, at, RP__READ, buffer, out);
     }
-    out->n_words = first + (1 + maps) * RP__MAP_WORDS;
+    return true;
+}
+
+/* Launches, for tests alone. */
+_Atomic unsigned rp__conv_bulks;
+
+bool rp__conv_bulk_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *o,
+                         const rp__conv_bulk *plan, uint32_t behind, rp__launch_buffer *buffer, rp__launch *out) {
+    const struct tile *t = plan->tile;
+    const uint32_t before = behind > out->n_words ? behind : out->n_words, n_slots = out->n_slots,
+                   first = (before + RP__MAP_ALIGN - 1) / RP__MAP_ALIGN * RP__MAP_ALIGN,
+                   end = first + (1u + (1u << field(plan->facts, MAPS, 2))) * RP__MAP_WORDS;
+    memset(buffer->words + before, 0, (end - before) * sizeof *buffer->words);
+    if (!(e->kind == 2 ? weight_words(p, e, o, first, buffer, out) : other_words(p, e, o, t, first, buffer, out))) {
+        out->n_slots = n_slots;
+        return false;
+    }
+    out->n_words = end;
     (void)atomic_fetch_add_explicit(&rp__conv_bulks, 1, memory_order_relaxed);
-    return RP_OK;
+    return true;
 }

@@ -120,7 +120,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256 + 64, RP_RESIDENT)
 #else
 #define RP_TAP_OF(d, r) (r)
 #endif
-/* The next tile of either operand, into slot `slot_of`. */
+/* The next tile of either operand, into slot `slot` of the place where it stands. */
 #define RP_FILL_A(slot)                                                                                                \
     {                                                                                                                  \
         RP_INDEX tap = 0;                                                                                              \
@@ -131,20 +131,20 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256 + 64, RP_RESIDENT)
         RP_GO_ON(next_a)                                                                                               \
     }
 #if RP_KIND == 0
-#define RP_BOX_OF_A(to, tap) rp_bulk_tile(to, weights, &full[slot_of], (int)next_a.c, (int)(tap), (int)(g * og + m0));
+#define RP_BOX_OF_A(to, tap) rp_bulk_tile(to, weights, &full[slot], (int)next_a.c, (int)(tap), (int)(g * og + m0));
 #elif RP_A_ALONG
-#define RP_BOX_OF_A(to, tap) rp_bulk_tile(to, weights, &full[slot_of], (int)(g * og + next_a.c), (int)(tap), (int)m0);
+#define RP_BOX_OF_A(to, tap) rp_bulk_tile(to, weights, &full[slot], (int)(g * og + next_a.c), (int)(tap), (int)m0);
 #else
 #define RP_BOX_OF_A(to, tap)                                                                                           \
     _Pragma("unroll") for (int i = 0; i < RP_TM / RP_PANEL; i++)                                                       \
-        rp_bulk_tile((to) + i * (RP_PANEL * RP_TK), weights, &full[slot_of], (int)m0 + i * RP_PANEL, (int)(tap),       \
+        rp_bulk_tile((to) + i * (RP_PANEL * RP_TK), weights, &full[slot], (int)m0 + i * RP_PANEL, (int)(tap),          \
                      (int)(g * og + next_a.c));
 #endif
 #define RP_FILL_B(slot)                                                                                                \
     {                                                                                                                  \
         _Pragma("unroll") for (int d = 0; d < RP_S; d++) tap_at[d] =                                                   \
             (int)((RP_KIND == 0 ? next_b.r[d] : own.kernel[d] - 1 - next_b.r[d]) * reach[d]);                          \
-        rp_bulk_pixels(sb + (slot)*RP_B_SIZE, places, &full[slot_of], RP_S, (int)(g * channels + next_b.c), at, image, \
+        rp_bulk_pixels(sb + (slot)*RP_B_SIZE, places, &full[slot], RP_S, (int)(g * channels + next_b.c), at, image,    \
                        tap_at);                                                                                        \
         RP_GO_ON(next_b)                                                                                               \
     }
@@ -162,9 +162,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256 + 64, RP_RESIDENT)
         rp_mbarrier_ready();
         rp_bulk_prefetch(weights);
         rp_bulk_prefetch(places);
-        for (int slot_of = 0; early && slot_of < RP_STAGES && slot_of < steps; slot_of++) {
-            rp_mbarrier_expect(&full[slot_of], BYTES_OF_A);
-            RP_FILL_A(slot_of)
+        for (int slot = 0; early && slot < RP_STAGES && slot < steps; slot++) {
+            rp_mbarrier_expect(&full[slot], BYTES_OF_A);
+            RP_FILL_A(slot)
         }
     }
     for (int e = t; e < RP_TN; e += 256) {
@@ -190,11 +190,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256 + 64, RP_RESIDENT)
     _Pragma("unroll") for (int i = 0; i < RP_WGN / 2; i++) acc[i] = 0;
 #define RP_COPY_ALL(begin, fill, bytes)                                                                                \
     {                                                                                                                  \
-        int slot_of = (begin) % RP_STAGES, parity = (begin) / RP_STAGES % 2 ^ 1;                                       \
+        int slot = (begin) % RP_STAGES, parity = (begin) / RP_STAGES % 2 ^ 1;                                          \
         for (int step = (begin); step < steps; step++) {                                                               \
-            if (step >= RP_STAGES) rp_mbarrier_wait(&empty[slot_of], parity);                                          \
-            rp_mbarrier_expect(&full[slot_of], bytes);                                                                 \
-            fill(slot_of) if (++slot_of == RP_STAGES) slot_of = 0, parity ^= 1;                                        \
+            if (step >= RP_STAGES) rp_mbarrier_wait(&empty[slot], parity);                                             \
+            rp_mbarrier_expect(&full[slot], bytes);                                                                    \
+            fill(slot) if (++slot == RP_STAGES) slot = 0, parity ^= 1;                                                 \
         }                                                                                                              \
     }
     if (warp == COPIES_A) {

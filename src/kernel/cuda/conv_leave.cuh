@@ -94,7 +94,7 @@ RP_FN void rp_leave(const RP_WORDS *q, RP_ACC *st, RP_SUMS, const rp_result *res
             for (int u = 0; u < RP_TURNS; u++) {
             RP_PLACE_OF_TURN(u)
             if (!ours) continue;
-            RP_ACC sum[RP_EACH];
+            __align__(16) RP_ACC sum[RP_EACH];
             const RP_ACC *from = &st[RP_ST_AT(r, in_pass)];
 #if RP_OUT_WIDE
             rp_eight_sums(sum, from);

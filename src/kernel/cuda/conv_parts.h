@@ -69,6 +69,7 @@ rp__conv_bulk_tile rp__conv_bulk_tile_of(uint64_t facts);
 unsigned rp__conv_bulk_split(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, double *us);
 typedef struct rp__conv_bulk {
     uint64_t facts; /* but for dtype, kind, spatial, bias, and how results leave */
+    const void *tile;
     double us;
     int64_t columns, rows; /* of blocks */
     uint32_t shared_bytes;
@@ -82,9 +83,11 @@ bool rp__conv_bulk_turns(const rp__conv_extent *e, const rp__device *d);
 int64_t rp__conv_bulk_parts(const rp__conv_extent *e, const rp__device *d, int64_t most);
 bool rp__conv_bulk_weight_plan(const rp__conv_extent *e, const rp__operand *const *sorted,
                                const rp__conv_geometry *conv, const rp__device *d, int64_t parts, rp__conv_bulk *out);
-/* Maps behind the words of the launch, with their slots. */
-rp_status rp__conv_bulk_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *sorted,
-                              const rp__conv_bulk *plan, rp__launch_buffer *buffer, rp__launch *out);
+/* Maps behind the words of the launch, or those of what follows it, with their slots. False: there are none, and the launch is as before. */
+bool rp__conv_bulk_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *sorted,
+                         const rp__conv_bulk *plan, uint32_t behind, rp__launch_buffer *buffer, rp__launch *out);
+/* The greatest common divisor of a step and a dilation. */
+int64_t rp__conv_common(int64_t step, int64_t dilation);
 
 /* Depthwise convolutions are another template's (conv_depth.c); shares of their weight gradients. */
 bool rp__conv_is_depthwise(const rp__problem *p);

@@ -53,32 +53,35 @@ bool rp__map_fits(const rp__operand *picture, const rp__map_window *w) {
     static const int64_t corner[3] = {1 << 15, 1 << 7, 1 << 4}, offset[3] = {1 << 16, 1 << 8, 1 << 5};
     enum { STEPS = 8 };
     const int64_t most = corner[w->spatial - 1], bytes = (int64_t)rp__dtype_bytes(picture->dtype);
-    int64_t least = picture->size[1]; /* places do not overlap: dims from the innermost on */
-    if (picture->stride[1] != 1) return false;
+    int64_t least = picture->size[1], last = 1; /* places do not overlap: dims from the innermost on */
+    if (picture->stride[1] != 1 || picture->size[1] < 1) return false;
     for (unsigned k = 0; k <= w->spatial; k++) {
         const unsigned d = k < w->spatial ? w->spatial + 1 - k : 0;
-        if (picture->size[d] <= 1) continue;
-        if (picture->stride[d] < least || picture->stride[d] * bytes % 16 || picture->stride[d] > INT32_MAX)
-            return false;
-        least = picture->stride[d] * picture->size[d];
+        const int64_t stride = picture->stride[d];
+        if (picture->size[d] < 1) return false;
+        if (picture->size[d] == 1) continue;
+        if (stride < least || stride % last || stride * bytes % 16 || stride > INT32_MAX) return false;
+        least = stride * picture->size[d], last = stride;
     }
     for (unsigned k = 0; k < w->spatial; k++) {
         const int64_t size = picture->size[2 + k], upper = (w->places[k] - 1) * w->step[k] + 1 + w->lower[k] - size;
         if (w->lower[k] < -most || w->lower[k] >= most || upper < -most || upper >= most || w->step[k] > STEPS ||
-            w->reach[k] >= offset[w->spatial - 1] || w->places[k] < 1)
+            w->step[k] < 1 || w->reach[k] >= offset[w->spatial - 1] || w->reach[k] < 0 || w->places[k] < 1)
             return false;
     }
     return true;
 }
 
-static rp_status made(rp__device *d, CUresult result, const CUtensorMap *map, uint64_t *words) {
-    RP_TRY(rp__cuda_status(d, result, "cuTensorMapEncode"));
-    memcpy(words, map->opaque, sizeof map->opaque);
-    return RP_OK;
+/* Strides in bytes of dims behind the first, each a multiple of the one before; 0: nobody knows it, since there is one place, and any will do. */
+static void known_strides(const cuuint64_t *size, cuuint64_t bytes, unsigned n, cuuint64_t *stride) {
+    for (unsigned k = n; k-- > 0;)
+        if (stride[k] == 0 && k + 1 < n) stride[k] = stride[k + 1];
+    for (unsigned k = 0; k < n; k++)
+        if (stride[k] == 0) stride[k] = k ? stride[k - 1] * size[k] : (size[0] * bytes + 15) / 16 * 16;
 }
 
-rp_status rp__map_pixels(rp__device *d, const rp__operand *picture, const rp__map_window *w, bool tf32,
-                         unsigned channels, unsigned pixels, uint64_t *words) {
+bool rp__map_pixels(rp__device *d, const rp__operand *picture, const rp__map_window *w, bool tf32, unsigned channels,
+                    unsigned pixels, uint64_t *words) {
     const unsigned rank = w->spatial + 2;
     const cuuint64_t bytes = rp__dtype_bytes(picture->dtype);
     cuuint64_t size[5] = {(cuuint64_t)picture->size[1]}, stride[4];
@@ -86,7 +89,7 @@ rp_status rp__map_pixels(rp__device *d, const rp__operand *picture, const rp__ma
     int lower[3], upper[3];
     CUtensorMap map;
     memset(words, 0, RP__MAP_WORDS * sizeof *words);
-    if (rp__cuda_offline()) return RP_OK;
+    if (rp__cuda_offline()) return true;
     for (unsigned k = 0; k < w->spatial; k++) { /* a map's innermost dim comes first */
         const unsigned at = w->spatial - 1 - k;
         size[1 + k] = (cuuint64_t)picture->size[2 + at];
@@ -95,21 +98,20 @@ rp_status rp__map_pixels(rp__device *d, const rp__operand *picture, const rp__ma
         upper[k] = (int)((w->places[at] - 1) * w->step[at] + 1 + w->lower[at] - picture->size[2 + at]);
     }
     size[rank - 1] = (cuuint64_t)picture->size[0];
-    for (unsigned k = 0; k + 1 < rank; k++) { /* nobody knows the stride of a dim with one place */
+    for (unsigned k = 0; k + 1 < rank; k++) {
         const unsigned dim = k + 2 < rank ? w->spatial + 1 - k : 0;
-        stride[k] = picture->size[dim] > 1 ? (cuuint64_t)picture->stride[dim] * bytes
-                    : k                    ? stride[k - 1] * size[k]
-                                           : (size[0] * bytes + 15) / 16 * 16;
+        stride[k] = picture->size[dim] > 1 ? (cuuint64_t)picture->stride[dim] * bytes : 0;
     }
-    RP_TRY(rp__cuda_enter(d));
-    return made(d,
-                rp__cuda_of(d)->cu->cuTensorMapEncodeIm2col(
-                    &map, type_of(picture->dtype, tf32), rank, picture->base, size, stride, lower, upper, channels,
-                    pixels, step, CU_TENSOR_MAP_INTERLEAVE_NONE, SWIZZLE, PROMOTION, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                &map, words);
+    known_strides(size, bytes, rank - 1, stride);
+    if (rp__cuda_of(d)->cu->cuTensorMapEncodeIm2col(
+            &map, type_of(picture->dtype, tf32), rank, picture->base, size, stride, lower, upper, channels, pixels,
+            step, CU_TENSOR_MAP_INTERLEAVE_NONE, SWIZZLE, PROMOTION, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        return false;
+    memcpy(words, map.opaque, sizeof map.opaque);
+    return true;
 }
 
-rp_status rp__map_box(rp__device *d, const rp__map_rows *rows, bool tf32, unsigned x, unsigned z, uint64_t *words) {
+bool rp__map_box(rp__device *d, const rp__map_rows *rows, bool tf32, unsigned x, unsigned z, uint64_t *words) {
     const cuuint64_t bytes = rp__dtype_bytes((rp_dtype)rows->dtype);
     const cuuint32_t box[3] = {x, 1, z}, step[3] = {1, 1, 1};
     cuuint64_t size[3], stride[2];
@@ -119,16 +121,14 @@ rp_status rp__map_box(rp__device *d, const rp__map_rows *rows, bool tf32, unsign
     } base = {.in = rows->base};
     CUtensorMap map;
     memset(words, 0, RP__MAP_WORDS * sizeof *words);
-    if (rp__cuda_offline()) return RP_OK;
+    if (rp__cuda_offline()) return true;
     for (unsigned k = 0; k < 3; k++) size[k] = (cuuint64_t)rows->size[k];
-    for (unsigned k = 0; k < 2; k++)
-        stride[k] = size[k + 1] > 1 ? (cuuint64_t)rows->stride[k] * bytes
-                    : k             ? stride[0] * size[1]
-                                    : (size[0] * bytes + 15) / 16 * 16;
-    RP_TRY(rp__cuda_enter(d));
-    return made(d,
-                rp__cuda_of(d)->cu->cuTensorMapEncodeTiled(&map, type_of((rp_dtype)rows->dtype, tf32), 3, base.out,
-                                                           size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                                           SWIZZLE, PROMOTION, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                &map, words);
+    for (unsigned k = 0; k < 2; k++) stride[k] = size[k + 1] > 1 ? (cuuint64_t)rows->stride[k] * bytes : 0;
+    known_strides(size, bytes, 2, stride);
+    if (rp__cuda_of(d)->cu->cuTensorMapEncodeTiled(&map, type_of((rp_dtype)rows->dtype, tf32), 3, base.out, size,
+                                                   stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, SWIZZLE, PROMOTION,
+                                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        return false;
+    memcpy(words, map.opaque, sizeof map.opaque);
+    return true;
 }

@@ -18,17 +18,17 @@ typedef struct rp__map_window {
 
 /* Can the device copy by maps, and does its driver make them as we read them? */
 bool rp__cuda_maps(rp__device *d);
-/* Is there a map for these places, alignment aside? */
+/* Is there a map for these places? The address, a multiple of 16 bytes, aside. */
 bool rp__map_fits(const rp__operand *picture, const rp__map_window *w);
-/* tf32: f32 is rounded as it is copied, half to even. A copy is of `channels` (128 bytes, swizzled) of `pixels` places. */
-rp_status rp__map_pixels(rp__device *d, const rp__operand *picture, const rp__map_window *w, bool tf32,
-                         unsigned channels, unsigned pixels, uint64_t *words);
+/* False: the driver makes none. tf32: f32 is rounded as it is copied, half to even. A copy is of `channels` (128 bytes, swizzled) of `pixels` places. */
+bool rp__map_pixels(rp__device *d, const rp__operand *picture, const rp__map_window *w, bool tf32, unsigned channels,
+                    unsigned pixels, uint64_t *words);
 /* A box (x, 1, z) of sizes (nx, ny, nz), of which the first lie side by side; strides in elements. */
 typedef struct rp__map_rows {
     const void *base;
     uint8_t dtype; /* rp_dtype */
     int64_t size[3], stride[2];
 } rp__map_rows;
-rp_status rp__map_box(rp__device *d, const rp__map_rows *rows, bool tf32, unsigned x, unsigned z, uint64_t *words);
+bool rp__map_box(rp__device *d, const rp__map_rows *rows, bool tf32, unsigned x, unsigned z, uint64_t *words);
 
 #endif
