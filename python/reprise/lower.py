@@ -69,13 +69,14 @@ ROUNDINGS = {"CeilToInt": "math.ceil", "FloorToInt": "math.floor", "TruncToInt":
 
 
 def beyond(graph):
-    """Expressions of the sizes in a graph that no program calculates, but the caller may: numbers that are rounded, and what is below 0 divided. As
-    (expression, may it be negative)."""
+    """Expressions of the sizes in a graph that no program calculates, but the caller may: numbers that are rounded, what is below 0 divided, and what
+    is divided by no number above 0. As (expression, may it be negative)."""
     found = {}
 
     def visit(e, env):
-        low = lambda v: (bound := env.bound_sympy(v)) is None or bound.lower < 0
-        if type(e).__name__ in ROUNDINGS or type(e).__name__ in ("FloorDiv", "CleanDiv", "Mod", "PythonMod") and low(e.args[0]):
+        low = lambda v, least=0: (bound := env.bound_sympy(v)) is None or bound.lower < least
+        divides = type(e).__name__ in ("FloorDiv", "CleanDiv", "Mod", "PythonMod")
+        if type(e).__name__ in ROUNDINGS or divides and (low(e.args[0]) or low(e.args[1], 1)):
             found.setdefault(e, low(e))
         else:
             for part in e.args:

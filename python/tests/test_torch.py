@@ -546,6 +546,14 @@ class Sizes(Door):
                 self.same(p, q)
         self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_sizes_divided_by_what_is_below_0(self):
+        for f in (lambda x, n: x * (x.shape[0] // n), lambda x, n: x * (x.shape[0] % n)):
+            torch._dynamo.reset()
+            run = torch.compile(f, backend="reprise", dynamic=True)
+            for rows, n in ((4, 3), (5, -3), (7, 2), (6, -4)):
+                x = torch.randn(rows, 5)
+                self.same(run(x, n), f(x, n))
+
     def test_nested_tensors(self):
         """Ragged sizes are names, no numbers: programs get nothing for them."""
         model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 2))
