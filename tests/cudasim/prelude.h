@@ -799,8 +799,7 @@ static void rp__bulk_line(unsigned char *to, const rp_u64 *map, int row, int n, 
 }
 static int rp__bulk_begin(void *to, const rp_u64 *map, int spatial) {
     const rp_u64 at = (rp_u64)((unsigned char *)to - cudasim_rt->self->dynamic_shared);
-    if (at % ((map[1] >> 24 & 0xff) == 3 ? 1024 : 128) || (rp_u64)map % 64 ||
-        (int)(map[1] >> 8 & 0xff) != spatial + 2) {
+    if (at % ((map[1] >> 24 & 0xff) == 3 ? 1024 : 128) || (rp_u64)map % 8 || (int)(map[1] >> 8 & 0xff) != spatial + 2) {
         cudasim_rt->misaligned(to, 128);
     }
     return (map[1] & 0xff) == 6 || (map[1] & 0xff) == 9 ? 2 : 4;

@@ -1170,7 +1170,10 @@ static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer 
 }
 
 static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {
-    if (rp__conv_is_bulk(facts))
+    if (rp__conv_is_bulk(facts) && (facts >> KIND & 3) == 2)
+        rp__text_kernel_source(name, facts, bulk_weight_macros, rp__embed_conv_bulk_weight_cuh,
+                               rp__embed_conv_bulk_weight_cuh_len, parts, out);
+    else if (rp__conv_is_bulk(facts))
         rp__text_kernel_source(name, facts, bulk_macros, rp__embed_conv_bulk_cuh, rp__embed_conv_bulk_cuh_len, parts,
                                out);
     else if (bit(facts, VECTORS))
