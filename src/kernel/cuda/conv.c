@@ -978,7 +978,7 @@ static bool takes_patch(const rp__conv_extent *e, const rp__operand *const *o, c
            rp__conv_patch_plan(e, o[2], conv, o[0], is_aligned(o[1], 1), d, split, only, out);
 }
 
-/* Does conv_bulk.cuh, or of weight gradients conv_bulk_weight.cuh, serve operands that are as they are? */
+/* Does conv_bulk.cuh, or of weight gradients conv_bulk_weight.cuh, serve operands that are as they are? out: NULL, or the tile. */
 static bool takes_bulk(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
                        rp__device *d, unsigned split, int64_t parts, rp__conv_bulk *out) {
     if (rp__conv_is_wide(o, conv) || !rp__cuda_maps(d)) return false;
@@ -1218,7 +1218,7 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
             lie |= 1u << k;
     rp__conv_patch patch; /* weights and places as they are */
     bool small = false;
-    const unsigned split = split_of(&e, sorted, &call->conv, d, true, &small);
+    if (e.kind == 0 && o[0].dtype == RP_F32) (void)split_of(&e, sorted, &call->conv, d, true, &small);
     if (e.kind == 0 && !rp__conv_is_wide(sorted, &call->conv) &&
         takes_patch(&e, sorted, &call->conv, d, 0, small, &patch))
         return 0;
@@ -1241,9 +1241,8 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
             reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, false, &facts);
         const rp__operand *lie_so[3] = {sorted[0], sorted[1], sorted[2]};
         for (unsigned k = 1; k < 3; k++) lie_so[sorted[1] == &o[k] ? 1 : sorted[2] == &o[k] ? 2 : 0] = &last[k];
-        rp__conv_bulk bulk;
-        time += e.kind != 2 && takes_bulk(&e, lie_so, &call->conv, d, split, 0, &bulk) ? flops / rate->bulk
-                : !vectors          ? rate->late + flops / rate->single
+        time += e.kind != 2 && takes_bulk(&e, lie_so, &call->conv, d, 0, 0, NULL) ? flops / rate->bulk
+                : !vectors                                                        ? rate->late + flops / rate->single
                 : bit(facts, A_ONE) ? flops / (e.kind == 0 ? rate->wide : rate->one)
                                     : flops / rate->vectors;
         /* as fast either way: vectors along pixels, and rows of a weight gradient that come one by one */

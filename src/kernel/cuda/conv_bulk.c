@@ -222,6 +222,7 @@ bool rp__conv_bulk_plan(const rp__conv_extent *e, const rp__operand *const *o, c
     if (maps > MOST_MAPS) return false;
     for (int64_t which = 0; which < e->classes; which++)
         if (window_of(e, o, conv, which, &window) && !rp__map_fits(picture, &window)) return false;
+    if (!out) return true;
     *out =
         (rp__conv_bulk){.facts = UINT64_C(1) << VECTORS | UINT64_C(1) << BULK | UINT64_C(1) << MMA |
                                  UINT64_C(1) << B_ALONG | (uint64_t)along << A_ALONG | (uint64_t)maps << MAPS |

@@ -74,7 +74,7 @@ typedef struct rp__conv_bulk {
     int64_t columns, rows; /* of blocks */
     uint32_t shared_bytes;
 } rp__conv_bulk;
-/* Of y, x and w as they lie: the tile of least time. False: they do not serve. */
+/* Of y, x and w as they lie: the tile of least time; out NULL: whether they serve is asked alone. False: they do not. */
 bool rp__conv_bulk_plan(const rp__conv_extent *e, const rp__operand *const *sorted, const rp__conv_geometry *conv,
                         const rp__device *d, unsigned split, rp__conv_bulk *out);
 /* The same of weight gradients of f32 rounded to tf32 (conv_bulk_weight.cuh), with `parts` shares in memory or none: can sizes be served, and into
