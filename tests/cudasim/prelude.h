@@ -723,6 +723,23 @@ RP_FN void rp_ldmatrix_x2(rp_u32 *r, const void *row) { rp__ldmatrix(r, row, 2, 
 RP_FN void rp_ldmatrix_x4(rp_u32 *r, const void *row) { rp__ldmatrix(r, row, 4, 0); }
 RP_FN void rp_ldmatrix_x2_trans(rp_u32 *r, const void *row) { rp__ldmatrix(r, row, 2, 1); }
 RP_FN void rp_ldmatrix_x4_trans(rp_u32 *r, const void *row) { rp__ldmatrix(r, row, 4, 1); }
+/* The same places the other way round. */
+RP_FN void rp__stmatrix(void *row, const rp_u32 *r, int n, int trans) {
+    rp__aligned(row, 16);
+    int lane = (int)cudasim_rt->self->lane;
+    const struct cudasim_exchange *e = cudasim_rt->exchange(RP__LDMATRIX, &row, sizeof row);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < 2; j++) {
+            int at_row = trans ? lane % 4 * 2 + j : lane / 4, at_col = trans ? lane / 4 : lane % 4 * 2 + j;
+            rp_u16 *to;
+            __builtin_memcpy(&to, e->slot[8 * i + at_row], sizeof to);
+            to[at_col] = (rp_u16)(r[i] >> 16 * j);
+        }
+    int none = 0;
+    cudasim_rt->exchange(RP__SYNC, &none, 0);
+}
+RP_FN void rp_stmatrix_x4(void *row, const rp_u32 *r) { rp__stmatrix(row, r, 4, 0); }
+RP_FN void rp_stmatrix_x4_trans(void *row, const rp_u32 *r) { rp__stmatrix(row, r, 4, 1); }
 
 /* ---- Tensor cores, a warpgroup: an instruction is done when it is given; a thread computes its own accumulators from what shared memory
  * has then. A descriptor counts addresses from the start of dynamic shared memory. ---- */

@@ -564,7 +564,6 @@ _Static_assert(FIRST_GROUP_TILE + TURNED_TILES <= EVEN_TILE, "tiles that turned_
 
 int64_t rp__conv_turned_parts(const rp__conv_extent *e, const rp__device *d, int64_t most) {
     enum { LEAST_COLUMNS = 128, ROUNDS = 4, EACH = 4 };
-    if (rp__conv_bulk_turns(e, d)) return rp__conv_bulk_parts(e, d, most);
     int64_t best = 0;
     double least = 0;
     if (d->arch != 90 || e->n < LEAST_COLUMNS || e->og % EACH || e->cg % EACH) return 0;
@@ -656,7 +655,7 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, in
     enum { SMALL = 64 }; /* columns that leave tiles of warpgroups mostly empty */
     unsigned best = 0, clusters = 0;
     double least = 0;
-    while (e->kind != 2 && INT64_C(1) << clusters < split) clusters++;
+    while (e->kind != 2 && INT64_C(1) << clusters < split) clusters++; /* of kind 2 most shares are in memory */
     const int64_t room = rp__cuda_in_clusters(d, clusters);
     for (unsigned k = 0; k < (groups ? N_VECTOR_TILES : FIRST_GROUP_TILE); k++) {
         const struct vector_tile *t = &vector_tiles[k];
@@ -753,7 +752,7 @@ static unsigned split_of(const rp__conv_extent *e, const rp__operand *const *o, 
     unsigned split = 0;
     if (!d->clusters) return 0;
     double us;
-    if (tf32 && e->kind == 2 && rp__conv_bulk_turns(e, d)) return 0; /* shares are in memory, or none */
+    if (tf32 && e->kind == 2 && rp__conv_bulk_turns(e, d)) return rp__conv_bulk_cut(e, d).split;
     const unsigned bulk = mma && !tf32 ? rp__conv_bulk_split(e, d, o[0]->dtype, &us) : UINT32_MAX;
     if (tf32) return rounded_split_of(e, o, conv, d, patch);
     if (bulk != UINT32_MAX) return bulk;
@@ -981,8 +980,9 @@ static bool takes_patch(const rp__conv_extent *e, const rp__operand *const *o, c
 /* Does conv_bulk.cuh, or of weight gradients conv_bulk_weight.cuh, serve operands that are as they are? out: NULL, or the tile. */
 static bool takes_bulk(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
                        rp__device *d, unsigned split, int64_t parts, rp__conv_bulk *out) {
+    const rp__conv_cut cut = {split, parts ? parts : 1};
     if (rp__conv_is_wide(o, conv) || !rp__cuda_maps(d)) return false;
-    return e->kind == 2 ? o[0]->dtype == RP_F32 && rp__conv_bulk_weight_plan(e, o, conv, d, parts, out)
+    return e->kind == 2 ? o[0]->dtype == RP_F32 && rp__conv_bulk_weight_plan(e, o, conv, d, cut, out)
                         : !parts && rp__conv_bulk_plan(e, o, conv, d, split, out);
 }
 
@@ -1027,10 +1027,12 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const bool direct = is_direct(&e, d, dtype), mma = is_mma(&e, d, dtype, call), tf32 = mma && dtype == RP_F32,
                wide = rp__conv_is_wide(all, &call->conv);
     bool small = false; /* enough for conv_patch.cuh */
-    unsigned split = parts ? 0 : split_of(&e, all, &call->conv, d, mma, &small);
+    /* of parts shares of a cluster, where bulk copies may serve */
+    unsigned split =
+        !parts || (tf32 && rp__conv_bulk_turns(&e, d)) ? split_of(&e, all, &call->conv, d, mma, &small) : 0;
     const unsigned slices =
         dtype == RP_F32 && !parts && !direct && !mma ? sliced_tile_of(&e, all, &call->conv, d, &split) : N_SLICED;
-    const int64_t shares = parts ? parts : INT64_C(1) << split;
+    const int64_t shares = (parts ? parts : 1) << split;
     int64_t gx, gy;
     out->block[0] = 256;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
@@ -1046,8 +1048,8 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     } else if (mma && takes_bulk(&e, all, &call->conv, d, split, parts, &bulk) &&
                rp__conv_bulk_words(p, &e, all, &bulk, behind, buffer, out)) {
         *facts |= bulk.facts;
-        if (kind == 2)
-            *facts |= (uint64_t)(result && neighbours(result, 0)) << OUT_ROWS;
+        if (parts)
+            *facts |= UINT64_C(1) << OUT_WIDE;
         else
             results(&e, result, windowed, call->neighbours, facts);
         if (kind != 2) *facts |= (uint64_t)is_point(p, &e, windowed, result) << POINT;

@@ -290,7 +290,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         column[e] = s;
 #endif
 #if RP_PARTS
-        r.n = rank * (O * N) + n0 + e;
+        r.n = rank / RP_SPLIT * (O * N) + n0 + e;
 #endif
         r.n = rp_column(&p, r.n, r.at);
         result[e] = r;
@@ -581,8 +581,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #define RP_EACH_HAS (RP_OURS * RP_TN / RP_THREADS)
 #define RP_TURNS (RP_SPLIT == 1 || RP_EACH_HAS < 1 ? 1 : RP_EACH_HAS < 4 ? RP_EACH_HAS : 4)
 #define RP_PLACE_OF(u)                                                                                                 \
-    const int e = e0 + (u)*RP_THREADS,                                                                                 \
-              r = (RP_OUT_ROWS ? e % RP_OURS : e / RP_TN) * RP_SPLIT + (RP_SPLIT > 1 ? rank : 0),                      \
+    const int e = e0 + (u)*RP_THREADS, r = (RP_OUT_ROWS ? e % RP_OURS : e / RP_TN) * RP_SPLIT + rank % RP_SPLIT,       \
               j = RP_OUT_ROWS ? e / RP_OURS : e % RP_TN;
     /* A pass of rows at a time goes through shared memory, so that neighbours in a warp store neighbours. */
     _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {

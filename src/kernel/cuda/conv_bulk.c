@@ -54,10 +54,11 @@ static int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
 bool rp__conv_is_bulk(uint64_t facts) { return bit(facts, VECTORS) && bit(facts, BULK); }
 
 /* Weight gradients: a panel is of one tap, rows begin at 16 bytes, and few rows or columns would leave tiles empty. */
-enum { PANEL = 32, EACH = 4, WEIGHT_ROWS = 64, WEIGHT_COLUMNS = 128, WEIGHT_STEP = 32 /* places */ };
-static const struct tile weight_tile = {WEIGHT_ROWS, WEIGHT_COLUMNS, 2, 4, 2};
+enum { PANEL = 32, EACH = 4, WEIGHT_ROWS = 32, WEIGHT_COLUMNS = 128, WEIGHT_STEP = 32 /* places */ };
+static const struct tile weight_tiles[] = {{64, 128, 2, 4, 2}, {128, 128, 2, 6, 1}};
+enum { N_WEIGHT_TILES = sizeof weight_tiles / sizeof *weight_tiles };
 static const struct tile *tile_at(uint64_t facts) {
-    return field(facts, KIND, 2) == 2 ? &weight_tile : &tiles[field(facts, TILE, 4)];
+    return &(field(facts, KIND, 2) == 2 ? weight_tiles : tiles)[field(facts, TILE, 4)];
 }
 
 rp__conv_bulk_tile rp__conv_bulk_tile_of(uint64_t facts) {
@@ -82,7 +83,7 @@ static int64_t depth_of(rp_dtype dtype) { return LINE / (int64_t)rp__dtype_bytes
 
 enum { ROUNDED_STEP = 8, NARROW_STEP = 16 }; /* of the inner index, of the tensor cores */
 static bool has_panels(const rp__conv_extent *e) {
-    return e->kind == 2 && e->m >= WEIGHT_ROWS / 2 && e->n >= WEIGHT_COLUMNS && e->cg % PANEL == 0 &&
+    return e->kind == 2 && e->m >= WEIGHT_ROWS && e->n >= WEIGHT_COLUMNS && e->cg % PANEL == 0 &&
            e->og % (e->groups > 1 ? PANEL : EACH) == 0;
 }
 bool rp__conv_rounds_even(const rp__conv_extent *e) {
@@ -249,31 +250,47 @@ bool rp__conv_bulk_turns(const rp__conv_extent *e, const rp__device *d) {
     return d->arch == 90 && d->clusters && has_panels(e);
 }
 
-static int64_t weight_blocks(const rp__conv_extent *e) {
-    return over(e->m, WEIGHT_ROWS) * over(e->n, WEIGHT_COLUMNS) * e->groups;
-}
-
-/* us in so many parts (an H200: gpu_kernels --conv-tile 17 over works `convw tf32`): a step of one block, and of two of a multiprocessor. */
-static double weight_time(const rp__conv_extent *e, const rp__device *d, int64_t parts) {
-    static const double CLOCKS = 1755, ENDS = 5, STEP[2] = {1150, 1350}, SUM = 6, SUMS = 3e6;
-    const int64_t blocks = weight_blocks(e) * parts, room = (int64_t)weight_tile.resident * d->multiprocessors,
-                  turns = over(blocks, room), last = blocks - (turns - 1) * room,
-                  steps = over(over(e->k, parts), WEIGHT_STEP);
-    const double clocks = (double)(turns - 1) * STEP[1] + STEP[last > d->multiprocessors];
-    return ENDS + (double)steps * clocks / CLOCKS +
+/* us in so many shares of a cluster, its logarithm, and parts in memory (an H200: gpu_kernels --conv-tile over works `convw tf32`): a step of one
+ * block, and of as many as a multiprocessor holds. */
+static double weight_time(const rp__conv_extent *e, const rp__device *d, unsigned tile, unsigned split, int64_t parts) {
+    static const struct { double ends, alone, all; } of[N_WEIGHT_TILES] = {{5.4, 940, 1575}, {2.4, 1580, 1580}};
+    static const double CLOCKS = 1755, SHARES = 2.6, SUM = 0.9, SUMS = 2.2e6;
+    const struct tile *t = &weight_tiles[tile];
+    const int64_t room = rp__cuda_in_clusters(d, split),
+                  blocks = (over(e->m, t->tm) * over(e->n, t->tn) * e->groups * parts) << split,
+                  turns = over(blocks, room * t->resident), last = blocks - (turns - 1) * room * t->resident,
+                  steps = over(over(e->k, parts << split), WEIGHT_STEP);
+    const double clocks = (double)(turns - 1) * of[tile].all + (last > room ? of[tile].all : of[tile].alone);
+    return of[tile].ends + (double)steps * clocks / CLOCKS + SHARES * split +
            (parts > 1 ? SUM + 8 * (double)e->m * (double)e->groups * (double)e->n * (double)parts / SUMS : 0);
 }
 
-int64_t rp__conv_bulk_parts(const rp__conv_extent *e, const rp__device *d, int64_t most) {
-    enum { ROUNDS = 4 };
-    int64_t best = 1;
-    double least = weight_time(e, d, 1);
-    for (int64_t k = 1; k <= ROUNDS; k++) {
-        const int64_t fit = k * d->multiprocessors / weight_blocks(e), parts = fit < most ? fit : most;
-        const double time = parts > 1 ? weight_time(e, d, parts) : least;
-        if (time < least) best = parts, least = time;
+/* Another one is forced, counted round. */
+static bool is_left_out(unsigned tile) {
+    const unsigned forced = rp__cuda_conv_tile & ((1u << FORCED_SPLIT) - 1);
+    return forced && (forced - FIRST_FORCED - 1) % N_WEIGHT_TILES != tile;
+}
+
+rp__conv_cut rp__conv_bulk_cut(const rp__conv_extent *e, const rp__device *d) {
+    enum { ROUNDS = 4, LEAST = 256, MOST = 256 }; /* of the inner index in a share; shares */
+    const int64_t most = e->k / LEAST < MOST ? e->k / LEAST : MOST;
+    rp__conv_cut best = {.parts = 1};
+    double least = 0;
+    for (unsigned s = 0; s <= 3 && (s == 0 || INT64_C(1) << s <= most); s++) {
+        if (rp__cuda_conv_tile >> FORCED_SPLIT && rp__cuda_conv_tile >> FORCED_SPLIT != s + 1) continue;
+        for (unsigned tile = 0; tile < N_WEIGHT_TILES; tile++) {
+            const struct tile *t = &weight_tiles[tile];
+            const int64_t blocks = (over(e->m, t->tm) * over(e->n, t->tn) * e->groups) << s;
+            if (is_left_out(tile)) continue;
+            for (unsigned k = 0; k <= ROUNDS; k++) {
+                const int64_t fit = k ? k * (int64_t)rp__cuda_in_clusters(d, s) / blocks : 1,
+                              parts = fit < most >> s ? fit : most >> s;
+                const double time = parts > 0 ? weight_time(e, d, tile, s, parts) : 0;
+                if (time > 0 && (least == 0 || time < least)) best = (rp__conv_cut){s, parts}, least = time;
+            }
+        }
     }
-    return best > 1 ? best : 0;
+    return best;
 }
 
 /* Places of y: one by one. */
@@ -283,7 +300,7 @@ static void places_of(const rp__conv_extent *e, const rp__operand *y, rp__map_wi
 }
 
 bool rp__conv_bulk_weight_plan(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
-                               const rp__device *d, int64_t parts, rp__conv_bulk *out) {
+                               const rp__device *d, rp__conv_cut cut, rp__conv_bulk *out) {
     const unsigned forced = rp__cuda_conv_tile & ((1u << FORCED_SPLIT) - 1);
     const rp__conv_extent as_forward = {.kind = 0, .spatial = e->spatial};
     rp__map_window of_x, of_y;
@@ -293,13 +310,22 @@ bool rp__conv_bulk_weight_plan(const rp__conv_extent *e, const rp__operand *cons
     places_of(e, o[0], &of_y);
     if (!window_of(&as_forward, o, conv, 0, &of_x) || !rp__map_fits(o[1], &of_x) || !rp__map_fits(o[0], &of_y))
         return false;
-    *out = (rp__conv_bulk){.facts = UINT64_C(1) << VECTORS | UINT64_C(1) << BULK | UINT64_C(1) << MMA};
-    if (room_of(&weight_tile) > d->shared_limit) return false;
-    out->us = weight_time(e, d, parts ? parts : 1);
-    out->tile = &weight_tile;
-    out->columns = over(e->n, WEIGHT_COLUMNS) * (parts ? parts : 1);
-    out->rows = over(e->m, WEIGHT_ROWS);
-    out->shared_bytes = room_of(&weight_tile);
+    unsigned best = N_WEIGHT_TILES;
+    for (unsigned k = 0; k < N_WEIGHT_TILES; k++) {
+        if (room_of(&weight_tiles[k]) > d->shared_limit || is_left_out(k)) continue;
+        const double time = weight_time(e, d, k, cut.split, cut.parts);
+        if (best < N_WEIGHT_TILES && time >= out->us) continue;
+        best = k, out->us = time;
+    }
+    if (best == N_WEIGHT_TILES) return false;
+    const struct tile *t = &weight_tiles[best];
+    *out = (rp__conv_bulk){.facts = UINT64_C(1) << VECTORS | UINT64_C(1) << BULK | UINT64_C(1) << MMA |
+                                    (uint64_t)best << TILE | (uint64_t)cut.split << SPLIT,
+                           .tile = t,
+                           .us = out->us,
+                           .columns = (over(e->n, t->tn) * cut.parts) << cut.split,
+                           .rows = over(e->m, t->tm),
+                           .shared_bytes = room_of(t)};
     return true;
 }
 

@@ -167,25 +167,27 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256 + 64, RP_RESIDENT)
             RP_FILL_A(slot)
         }
     }
-    for (int e = t; e < RP_TN; e += 256) {
-        RP_INDEX n = n0 + e;
-        rp_result r;
-#if RP_POINT
-        _Pragma("unroll") for (int d = 0; d < RP_S; d++) r.at[d] = d + 1 < RP_S ? 0 : n;
-        r.n = 0;
-#else
-        rp_split(own.pixels, &n, r.at);
-        r.n = n;
-#if RP_CLASSES
-        _Pragma("unroll") for (int d = 0; d < RP_S; d++) r.at[d] = own.begin[d] + r.at[d] * RP_SIZE(RP_STEP, d);
-#endif
-#endif
-        r.n = rp_column(&p, r.n, r.at);
-        result[e] = r;
-    }
     rp_launch_dependents();
-    rp_grid_wait();
     rp_barrier();
+    if (warp < WARPS) { /* while the first copies are on their way */
+        for (int e = t; e < RP_TN; e += 256) {
+            RP_INDEX n = n0 + e;
+            rp_result r;
+#if RP_POINT
+            _Pragma("unroll") for (int d = 0; d < RP_S; d++) r.at[d] = d + 1 < RP_S ? 0 : n;
+            r.n = 0;
+#else
+            rp_split(own.pixels, &n, r.at);
+            r.n = n;
+#if RP_CLASSES
+            _Pragma("unroll") for (int d = 0; d < RP_S; d++) r.at[d] = own.begin[d] + r.at[d] * RP_SIZE(RP_STEP, d);
+#endif
+#endif
+            r.n = rp_column(&p, r.n, r.at);
+            result[e] = r;
+        }
+    }
+    rp_grid_wait();
     float acc[RP_WGN / 2];
     _Pragma("unroll") for (int i = 0; i < RP_WGN / 2; i++) acc[i] = 0;
 #define RP_COPY_ALL(begin, fill, bytes)                                                                                \

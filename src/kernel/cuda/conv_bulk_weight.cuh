@@ -38,35 +38,44 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256 + 64, RP_RESIDENT)
         rp_bulk_prefetch(of_y);
         rp_bulk_prefetch(of_x);
     }
-    for (int e = t; e < RP_TN; e += 256) {
-        RP_INDEX n = n0 + e;
-        rp_result r;
-        const RP_INDEX c = n % cg;
-        n /= cg;
-        rp_split(own.kernel, &n, r.at);
-        r.n = c;
-#if RP_PARTS
-        r.n = rank * (O * N) + n0 + e;
-#endif
-        r.n = rp_column(&p, r.n, r.at);
-        result[e] = r;
-    }
     rp_launch_dependents();
-    rp_grid_wait();
     rp_barrier();
+    if (warp < WARPS) { /* while the first copies are on their way */
+        for (int e = t; e < RP_TN; e += 256) {
+            rp_result r;
+#if RP_PARTS
+            _Pragma("unroll") for (int d = 0; d < RP_S; d++) r.at[d] = 0;
+            r.n = rank / RP_SPLIT * (O * N) + n0 + e;
+#else
+            RP_INDEX tap = (n0 + e) / cg;
+            rp_split(own.kernel, &tap, r.at);
+            r.n = rp_column(&p, (n0 + e) % cg, r.at);
+#endif
+            result[e] = r;
+        }
+    }
+    rp_grid_wait();
     float acc[RP_FM][RP_FN_][4];
     _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
         _Pragma("unroll") for (int v = 0; v < 4; v++) acc[i][j][v] = 0;
-/* All steps: `panels` copies each, panel i by COPY. Places from `from` on: `image`, at[]. */
+/* All steps: `panels` copies each, panel i by COPY, of places from `image`, pixel[] on, which go on by RP_TK a step. */
 #define RP_COPY_ALL(panels, bytes, COPY)                                                                               \
     {                                                                                                                  \
         int slot = 0, parity = 1;                                                                                      \
+        RP_INDEX image = first, pixel[RP_S], images = RP_TK, pixels[RP_S];                                             \
+        rp_split(own.pixels, &image, pixel);                                                                           \
+        rp_split(own.pixels, &images, pixels);                                                                         \
         for (int step = 0; step < steps; step++) {                                                                     \
             if (step >= RP_STAGES) rp_mbarrier_wait(&empty[slot], parity);                                             \
-            RP_INDEX image = first + step * RP_TK, pixel[RP_S];                                                        \
-            rp_split(own.pixels, &image, pixel);                                                                       \
             rp_mbarrier_expect(&full[slot], bytes);                                                                    \
             _Pragma("unroll") for (int i = 0; i < (panels); i++) COPY if (++slot == RP_STAGES) slot = 0, parity ^= 1;  \
+            int carry = 0;                                                                                             \
+            _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {                                                    \
+                pixel[d] += pixels[d] + carry;                                                                         \
+                carry = pixel[d] >= own.pixels[d];                                                                     \
+                if (carry) pixel[d] -= own.pixels[d];                                                                  \
+            }                                                                                                          \
+            image += images + carry;                                                                                   \
         }                                                                                                              \
     }
     if (warp == COPIES_A) {

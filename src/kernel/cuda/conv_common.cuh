@@ -30,9 +30,10 @@ typedef struct {
  * RP_PARTS, as many as the last word says leave their sums in memory, as parts that another kernel adds up. */
 #if RP_PARTS
 #define RP_SHARE_OF_BLOCK                                                                                              \
-    const int shares = (int)p.w[RP_W_STRIDES + 3 * (2 + RP_S)], tiles_of_share = (int)(gridDim.x / (rp_u32)shares),    \
-              rank = (int)blockIdx.x / tiles_of_share;                                                                 \
-    RP_INDEX number = (RP_INDEX)blockIdx.x % tiles_of_share;
+    const int shares = (int)p.w[RP_W_STRIDES + 3 * (2 + RP_S)] * RP_SPLIT,                                             \
+              blocks = (int)(gridDim.x / (rp_u32)shares) * RP_SPLIT,                                                   \
+              rank = (int)blockIdx.x / blocks * RP_SPLIT + (int)(blockIdx.x % RP_SPLIT);                               \
+    RP_INDEX number = (RP_INDEX)((int)blockIdx.x % blocks / RP_SPLIT);
 #else
 #define RP_SHARE_OF_BLOCK                                                                                              \
     const int shares = RP_SPLIT, rank = (int)(blockIdx.x % RP_SPLIT);                                                  \
@@ -168,9 +169,9 @@ RP_FN void rp_line_load(const RP_WORDS *q, rp_line *line, RP_INDEX g, RP_INDEX m
 #endif
 
 #if RP_OUT_WIDE
-/* Eight sums side by side in a pass of results, of all blocks of a cluster in rising order. */
-RP_FN void rp_eight_sums(RP_ACC *sum, const RP_ACC *from) {
-    _Pragma("unroll") for (int i = 0; i < 8; i += 4) {
+/* n sums, four or eight, side by side in a pass of results, of all blocks of a cluster in rising order. */
+RP_FN void rp_add_sums(RP_ACC *sum, const RP_ACC *from, int n) {
+    _Pragma("unroll") for (int i = 0; i < n; i += 4) {
 #if RP_SPLIT > 1
         rp_f32x4 part[RP_SPLIT];
         _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
@@ -188,29 +189,66 @@ RP_FN void rp_eight_sums(RP_ACC *sum, const RP_ACC *from) {
         sum[i] = four.x, sum[i + 1] = four.y, sum[i + 2] = four.z, sum[i + 3] = four.w;
     }
 }
-/* What is done with eight sums of rows from m on, or of columns from n and `at` on. */
-RP_FN void rp_finish_wide(const RP_WORDS *q, RP_ACC *sum, const rp_held *held, const rp_line *line, RP_INDEX g,
-                          RP_INDEX m, RP_INDEX n, const RP_INDEX *at, RP_INDEX cg, RP_INDEX og) {
+#if !RP_REST
+/* Where the sum of row m is stored in a column whose place is n, and n sums from there on along rows or columns, four words or fewer as one. */
+RP_FN RP_INDEX rp_place_of(const RP_WORDS *q, RP_INDEX g, RP_INDEX m, RP_INDEX n, RP_INDEX cg, RP_INDEX og) {
     const RP_WORDS p = *q;
-    (void)held, (void)line, (void)cg, (void)og, (void)at;
-#if RP_REST
-    RP_WIDE_REST
+#if RP_PARTS
+    return n + (g * og + m) * (cg * RP_TAPS_OF(p));
 #else
-    const RP_INDEX row = RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1), to = n + (g * (RP_KIND == 1 ? cg : og) + m) * row;
-#if RP_BIAS
-    const RP_INDEX step = (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)];
-    const RP_T *bias = (const RP_T *)p.w[3] + (g * og + m) * step;
-    _Pragma("unroll") for (int i = 0; i < 8; i++) sum[i] = sum[i] + RP_LOAD(bias[RP_OUT_ROWS ? i * step : 0]);
+    return n + (g * (RP_KIND == 1 ? cg : og) + m) * RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1);
 #endif
-#if RP_TF32
-    rp_st_v8((float *)p.w[RP_KIND] + to, sum);
+}
+#if RP_BIAS
+RP_FN void rp_read_bias(const RP_WORDS *q, RP_ACC *bias, RP_INDEX row) {
+    const RP_WORDS p = *q;
+    *bias = RP_LOAD(((const RP_T *)p.w[3])[row * (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]);
+}
+#endif
+RP_FN void rp_add_bias(const RP_WORDS *q, RP_ACC *sum, int n, RP_INDEX row) {
+#if RP_BIAS
+    const RP_WORDS p = *q;
+    const RP_INDEX step = (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)];
+    const RP_T *bias = (const RP_T *)p.w[3] + row * step;
+    _Pragma("unroll") for (int i = 0; i < n; i++) sum[i] = sum[i] + RP_LOAD(bias[RP_OUT_ROWS ? i * step : 0]);
 #else
+    (void)q, (void)sum, (void)n, (void)row;
+#endif
+}
+#if RP_TF32
+#define RP_AT_ONCE 4
+RP_FN void rp_store_wide(const RP_WORDS *q, const RP_ACC *sum, RP_INDEX to) {
+    const RP_WORDS p = *q;
+    rp_st_v4_f32((float *)p.w[RP_PARTS ? 3 : RP_KIND] + to, *(const rp_f32x4 *)sum);
+}
+#else
+#define RP_AT_ONCE 8
+RP_FN void rp_store_wide(const RP_WORDS *q, const RP_ACC *sum, RP_INDEX to) {
+    const RP_WORDS p = *q;
     rp_u32x4 four;
     four.x = RP_STORE(sum[0]) | (rp_u32)RP_STORE(sum[1]) << 16;
     four.y = RP_STORE(sum[2]) | (rp_u32)RP_STORE(sum[3]) << 16;
     four.z = RP_STORE(sum[4]) | (rp_u32)RP_STORE(sum[5]) << 16;
     four.w = RP_STORE(sum[6]) | (rp_u32)RP_STORE(sum[7]) << 16;
-    rp_st_v4_u32((rp_u32 *)((RP_T *)p.w[RP_KIND] + to), four);
+    rp_st_v4_u32((rp_u32 *)((RP_T *)p.w[RP_PARTS ? 3 : RP_KIND] + to), four);
+}
+#endif
+#endif
+/* What is done with eight sums of rows from m on, or of columns from n and `at` on. */
+RP_FN void rp_finish_wide(const RP_WORDS *q, RP_ACC *sum, const rp_held *held, const rp_line *line, RP_INDEX g,
+                          RP_INDEX m, RP_INDEX n, const RP_INDEX *at, RP_INDEX cg, RP_INDEX og) {
+    (void)held, (void)line, (void)cg, (void)og, (void)at;
+#if RP_REST
+    const RP_WORDS p = *q;
+    RP_WIDE_REST
+#else
+    const RP_INDEX to = rp_place_of(q, g, m, n, cg, og);
+    rp_add_bias(q, sum, 8, g * og + m);
+#if RP_TF32
+    const RP_WORDS p = *q;
+    rp_st_v8((float *)p.w[RP_KIND] + to, sum);
+#else
+    rp_store_wide(q, sum, to);
 #endif
 #endif
 }

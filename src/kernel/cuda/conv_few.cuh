@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) RP_NAME(const RP_WORDS p) {
                 const RP_INDEX n = rp_column(&p, at.image, spot);
 #if RP_OUT_WIDE
                 __align__(16) RP_ACC sum[8];
-                rp_eight_sums(sum, sums);
+                rp_add_sums(sum, sums, 8);
                 rp_finish_wide(&p, sum, &held[u], &line, g, m, n, spot, cg, og);
 #else
                 rp_finish(&p, *sums, g, m, n, spot, cg, og);

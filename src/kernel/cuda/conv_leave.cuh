@@ -30,26 +30,100 @@
 /* A pass of results, neighbours in memory side by side. */
 #define RP_ST_ROW (RP_OUT_ROWS ? RP_PASS_ROWS + 4 : RP_PASS_COLUMNS + 4)
 #define RP_ST_AT(r, n) (RP_OUT_ROWS ? (n)*RP_ST_ROW + (r) : (r)*RP_ST_ROW + (n))
-/* What a thread takes of a pass, and turn u of it: r and in_pass, where the sums stand, m and j, the row and column of the tile; is it ours? */
-#define RP_EACH (RP_OUT_WIDE ? 8 : 1)
-#define RP_TURNS (RP_PASS_ROWS * RP_PASS_COLUMNS / RP_EACH / 256)
+/* What a block of a cluster takes of a pass, and a thread in turn u: r and in_pass, where the sums stand, m and j, the row and column of the
+ * tile; is there anything? */
+#if !RP_OUT_WIDE
+#define RP_EACH 1
+#elif RP_REST
+#define RP_EACH 8
+#else
+#define RP_EACH RP_AT_ONCE
+#endif
+#define RP_OF_PASS (RP_PASS_ROWS * RP_PASS_COLUMNS / RP_EACH / RP_SPLIT)
+#define RP_TURNS ((RP_OF_PASS + 255) / 256)
+#define RP_TURNS_AT_ONCE (RP_TURNS % 4 == 0 ? 4 : RP_TURNS % 3 == 0 ? 3 : RP_TURNS % 2 == 0 ? 2 : 1)
 #define RP_PLACE_OF_TURN(u)                                                                                            \
-    const int e = t + (u)*256,                                                                                         \
+    const int e = rank % RP_SPLIT * RP_OF_PASS + t + (u)*256,                                                          \
               r = RP_OUT_ROWS ? e % (RP_PASS_ROWS / RP_EACH) * RP_EACH : e / (RP_PASS_COLUMNS / RP_EACH),              \
               in_pass = RP_OUT_ROWS ? e / (RP_PASS_ROWS / RP_EACH) : e % (RP_PASS_COLUMNS / RP_EACH) * RP_EACH,        \
               j = RP_COLUMN_OF(pass, in_pass);                                                                         \
     const RP_INDEX m = m0 + RP_ROW_OF(pass, r);                                                                        \
-    const int ours = RP_MULTIPLIES && m < M && n0 + j < N &&                                                           \
-                     (u) % RP_SPLIT == rank % RP_SPLIT; /* blocks of a cluster share a pass */
+    const int ours = RP_MULTIPLIES && (RP_OF_PASS % 256 == 0 || t + (u)*256 < RP_OF_PASS) && m < M && n0 + j < N;
 
 #if RP_WG
 #define RP_SUMS float *acc
 #else
 #define RP_SUMS float(*acc)[RP_FN_][4]
 #endif
+/* Two sums of a row of a pass, side by side from an even column on. */
+RP_FN void rp_leave_two(RP_ACC *st, int row, int column, const float *two) {
+#if RP_OUT_ROWS
+    st[RP_ST_AT(row, column)] = two[0], st[RP_ST_AT(row, column + 1)] = two[1];
+#else
+    const rp_f32x2 both = {two[0], two[1]};
+    *(rp_f32x2 *)&st[RP_ST_AT(row, column)] = both;
+#endif
+}
+#if RP_WG && RP_OUT_WIDE && !RP_REST && !RP_TF32 && RP_SPLIT == 1
+/* 16-bit results that nothing follows are rounded first, and take half the room: all of them leave in one pass, eight a line of a matrix. */
+#define RP_NARROW_ROW ((RP_OUT_ROWS ? RP_TM : RP_TN) + 8) /* lines of a matrix lie in different banks */
+#define RP_NARROW_TURNS (RP_TM * RP_TN / 8 / 256)
+#define RP_NARROW_ONCE (RP_NARROW_TURNS % 4 == 0 ? 4 : RP_NARROW_TURNS % 3 == 0 ? 3 : RP_NARROW_TURNS % 2 == 0 ? 2 : 1)
+RP_FN void rp_leave_narrow(const RP_WORDS *q, RP_T *st, const float *acc, const rp_result *result, int t, RP_INDEX g,
+                           RP_INDEX m0, RP_INDEX n0, RP_INDEX M, RP_INDEX N, RP_INDEX cg, RP_INDEX og) {
+    const int lane = t % 32, group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group;
+    if (RP_MULTIPLIES) {
+        const int row = wm * 64 + t / 32 % 4 * 16, matrix = lane / 8, line = lane % 8;
+#if RP_BIAS
+        float bias[2] = {0, 0};
+        _Pragma("unroll") for (int i = 0; i < 2; i++) {
+            const RP_INDEX m = m0 + row + lane / 4 + i * 8;
+            if (m < M) rp_read_bias(q, &bias[i], g * og + m);
+        }
+#define RP_BIASED(x, i) ((x) + bias[i])
+#else
+#define RP_BIASED(x, i) (x)
+#endif
+        _Pragma("unroll") for (int j = 0; j < RP_WGN / 8; j += 2) {
+            rp_u32 four[4];
+            _Pragma("unroll") for (int v = 0; v < 8; v += 2) four[v / 2] =
+                RP_STORE_TWO(RP_BIASED(acc[j * 4 + v], v / 2 % 2), RP_BIASED(acc[j * 4 + v + 1], v / 2 % 2));
+            const int r = row + matrix % 2 * 8, n = wn * RP_WGN + (j + matrix / 2) * 8;
+#if RP_OUT_ROWS
+            rp_stmatrix_x4_trans(&st[(n + line) * RP_NARROW_ROW + r], four);
+#else
+            rp_stmatrix_x4(&st[(r + line) * RP_NARROW_ROW + n], four);
+#endif
+        }
+    }
+    rp_barrier();
+    if (!RP_MULTIPLIES) return;
+    const RP_WORDS p = *q;
+    _Pragma("unroll") for (int u0 = 0; u0 < RP_NARROW_TURNS; u0 += RP_NARROW_ONCE) {
+        rp_u32x4 eight[RP_NARROW_ONCE];
+        RP_INDEX to[RP_NARROW_ONCE];
+        _Pragma("unroll") for (int u = 0; u < RP_NARROW_ONCE; u++) {
+            const int e = t + (u0 + u) * 256, r = RP_OUT_ROWS ? e % (RP_TM / 8) * 8 : e / (RP_TN / 8),
+                      j = RP_OUT_ROWS ? e / (RP_TM / 8) : e % (RP_TN / 8) * 8;
+            eight[u] = *(const rp_u32x4 *)&st[RP_OUT_ROWS ? j * RP_NARROW_ROW + r : r * RP_NARROW_ROW + j];
+            to[u] = m0 + r < M && n0 + j < N ? rp_place_of(q, g, m0 + r, result[j].n, cg, og) : -1;
+        }
+        _Pragma("unroll") for (int u = 0; u < RP_NARROW_ONCE; u++) if (to[u] >= 0)
+            rp_st_v4_u32((rp_u32 *)((RP_T *)p.w[RP_KIND] + to[u]), eight[u]);
+    }
+}
+#define RP_NARROW 1
+#else
+#define RP_NARROW 0
+#endif
+
 /* Of the block's tile, whose first result is (m0, n0) of M x N; `st` is room for a pass, and nobody reads there any more. */
 RP_FN void rp_leave(const RP_WORDS *q, RP_ACC *st, RP_SUMS, const rp_result *result, int t, int rank, RP_INDEX g,
                     RP_INDEX m0, RP_INDEX n0, RP_INDEX M, RP_INDEX N, RP_INDEX cg, RP_INDEX og) {
+#if RP_NARROW
+    (void)rank;
+    rp_leave_narrow(q, (RP_T *)st, acc, result, t, g, m0, n0, M, N, cg, og);
+#else
     const int lane = t % 32;
 #if RP_WG
     const int group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group,
@@ -57,11 +131,11 @@ RP_FN void rp_leave(const RP_WORDS *q, RP_ACC *st, RP_SUMS, const rp_result *res
 #else
     const int wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
 #endif
-#if RP_OUT_WIDE
+#if RP_OUT_WIDE && RP_REST
     rp_line line;
 #endif
     _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {
-#if RP_OUT_WIDE /* what follows reads ahead */
+#if RP_OUT_WIDE && RP_REST /* what follows reads ahead */
         rp_held held[RP_TURNS];
         _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
             RP_PLACE_OF_TURN(u)
@@ -72,20 +146,40 @@ RP_FN void rp_leave(const RP_WORDS *q, RP_ACC *st, RP_SUMS, const rp_result *res
 #endif
 #if RP_WG
         _Pragma("unroll") for (int j = 0; j < RP_PASS_WGN / 8; j++)
-            _Pragma("unroll") for (int v = 0; v < 4; v++) if (RP_MULTIPLIES)
-                st[RP_ST_AT(wm * 64 + wrow + v / 2 * 8, wn * RP_PASS_WGN + j * 8 + lane % 4 * 2 + v % 2)] =
-                    acc[(pass * (RP_PASS_WGN / 8) + j) * 4 + v];
+            _Pragma("unroll") for (int v = 0; v < 4; v += 2) if (RP_MULTIPLIES)
+                rp_leave_two(st, wm * 64 + wrow + v / 2 * 8, wn * RP_PASS_WGN + j * 8 + lane % 4 * 2,
+                             &acc[(pass * (RP_PASS_WGN / 8) + j) * 4 + v]);
 #else
-        _Pragma("unroll") for (int j = 0; j < RP_FN_; j++) _Pragma("unroll") for (int v = 0; v < 4;
-                                                                                  v++) if (RP_MULTIPLIES)
-            st[RP_ST_AT(wm * 16 + lane / 4 + v / 2 * 8, wn * (RP_TN / RP_WN) + RP_COLUMN_AT(j, lane % 4 * 2 + v % 2))] =
-                acc[pass][j][v];
+        _Pragma("unroll") for (int i = pass * (RP_FM / RP_PASSES); i < (pass + 1) * (RP_FM / RP_PASSES); i++)
+            _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
+                _Pragma("unroll") for (int v = 0; v < 4; v += 2) if (RP_MULTIPLIES)
+                    rp_leave_two(st, RP_FRAGMENT_ROW(i, wm, lane / 4 + v / 2 * 8),
+                                 wn * (RP_TN / RP_WN) + RP_COLUMN_AT(j, lane % 4 * 2), &acc[i][j][v]);
 #endif
 #if RP_SPLIT > 1
         rp_cluster_barrier(RP_SPLIT);
 #else
         rp_barrier();
 #endif
+#if RP_OUT_WIDE && !RP_REST
+        /* several turns' reads, then what they store */
+        if (RP_MULTIPLIES) {
+            _Pragma("unroll") for (int u0 = 0; u0 < RP_TURNS; u0 += RP_TURNS_AT_ONCE) {
+                __align__(16) RP_ACC sum[RP_TURNS_AT_ONCE][RP_EACH];
+                RP_INDEX to[RP_TURNS_AT_ONCE];
+                _Pragma("unroll") for (int u = 0; u < RP_TURNS_AT_ONCE; u++) {
+                    RP_PLACE_OF_TURN(u0 + u)
+                    to[u] = -1;
+                    if (!ours) continue;
+                    rp_add_sums(sum[u], &st[RP_ST_AT(r, in_pass)], RP_EACH);
+                    rp_add_bias(q, sum[u], RP_EACH, g * og + m);
+                    to[u] = rp_place_of(q, g, m, result[j].n, cg, og);
+                }
+                _Pragma("unroll") for (int u = 0; u < RP_TURNS_AT_ONCE; u++) if (to[u] >= 0)
+                    rp_store_wide(q, sum[u], to[u]);
+            }
+        }
+#else
 #if RP_OUT_WIDE
         _Pragma("unroll")
 #else
@@ -97,8 +191,10 @@ RP_FN void rp_leave(const RP_WORDS *q, RP_ACC *st, RP_SUMS, const rp_result *res
             __align__(16) RP_ACC sum[RP_EACH];
             const RP_ACC *from = &st[RP_ST_AT(r, in_pass)];
 #if RP_OUT_WIDE
-            rp_eight_sums(sum, from);
-#elif RP_SPLIT > 1
+            rp_add_sums(sum, from, RP_EACH);
+            rp_finish_wide(q, sum, &held[u], &line, g, m, result[j].n, result[j].at, cg, og);
+#else
+#if RP_SPLIT > 1
             RP_ACC part[RP_SPLIT];
             _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
                 RP_CLUSTER_READ(from, other, RP_SPLIT);
@@ -107,17 +203,16 @@ RP_FN void rp_leave(const RP_WORDS *q, RP_ACC *st, RP_SUMS, const rp_result *res
 #else
             sum[0] = *from;
 #endif
-#if RP_OUT_WIDE
-            rp_finish_wide(q, sum, &held[u], &line, g, m, result[j].n, result[j].at, cg, og);
-#else
             const RP_INDEX n = result[j].n, *at = result[j].at;
             rp_finish(q, sum[0], g, m, n, at, cg, og);
 #endif
         }
+#endif
 #if RP_SPLIT > 1
         rp_cluster_done(RP_SPLIT); /* others have read this pass */
 #else
         rp_barrier();
 #endif
     }
+#endif
 }

@@ -237,7 +237,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         column[e] = s;
 #endif
 #if RP_PARTS
-        r.n = rank * (O * N) + n0 + e;
+        r.n = rank / RP_SPLIT * (O * N) + n0 + e;
 #endif
         r.n = rp_column(&p, r.n, r.at);
         result[e] = r;

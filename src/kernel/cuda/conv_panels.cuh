@@ -12,10 +12,11 @@
 /* Row (column) i of eight of piece q in a panel, and where element k of it is. */
 #define RP_ROW_IN_PANEL(q, i) ((q)*4 + (i) % 4 + (i) / 4 * 16)
 #define RP_IN_PANEL(r, k) ((k)*RP_PANEL + (((r) / 4) ^ (k) % 8) * 4 + (r) % 4)
-#define RP_PASSES RP_FM
-#define RP_PASS_ROWS (16 * RP_WM)
-#define RP_ROW_OF(pass, r)                                                                                             \
-    ((r) / 16 * (RP_TM / RP_WM) + (pass) / 2 * RP_PANEL + RP_ROW_IN_PANEL((pass) % 2 * 2 + (r) % 16 / 8, (r) % 8))
+#define RP_PASSES 1
+#define RP_PASS_ROWS RP_TM
+#define RP_ROW_OF(pass, r) (r)
+#define RP_FRAGMENT_ROW(i, wm, r)                                                                                      \
+    ((wm) * (RP_TM / RP_WM) + (i) / 2 * RP_PANEL + RP_ROW_IN_PANEL((i) % 2 * 2 + (r) / 8, (r) % 8))
 #define RP_COLUMN_AT(j, i) ((j) / 4 * RP_PANEL + RP_ROW_IN_PANEL((j) % 4, i))
 
 /* A warp's sums with what a step adds to them. */

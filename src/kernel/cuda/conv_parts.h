@@ -77,12 +77,17 @@ typedef struct rp__conv_bulk {
 /* Of y, x and w as they lie: the tile of least time; out NULL: whether they serve is asked alone. False: they do not. */
 bool rp__conv_bulk_plan(const rp__conv_extent *e, const rp__operand *const *sorted, const rp__conv_geometry *conv,
                         const rp__device *d, unsigned split, rp__conv_bulk *out);
-/* The same of weight gradients of f32 rounded to tf32 (conv_bulk_weight.cuh), with `parts` shares in memory or none: can sizes be served, and into
-   how many shares are sums best cut, at most so many; 0: into none. */
+/* The same of weight gradients of f32 rounded to tf32 (conv_bulk_weight.cuh): can sizes be served, and into how many shares are sums best cut?
+   Each of so many parts that a launch leaves in memory, 1: none, is of 1 << split shares, of a cluster. */
+typedef struct rp__conv_cut {
+    unsigned split;
+    int64_t parts;
+} rp__conv_cut;
 bool rp__conv_bulk_turns(const rp__conv_extent *e, const rp__device *d);
-int64_t rp__conv_bulk_parts(const rp__conv_extent *e, const rp__device *d, int64_t most);
+rp__conv_cut rp__conv_bulk_cut(const rp__conv_extent *e, const rp__device *d);
 bool rp__conv_bulk_weight_plan(const rp__conv_extent *e, const rp__operand *const *sorted,
-                               const rp__conv_geometry *conv, const rp__device *d, int64_t parts, rp__conv_bulk *out);
+                               const rp__conv_geometry *conv, const rp__device *d, rp__conv_cut cut,
+                               rp__conv_bulk *out);
 /* Maps behind the words of the launch, or those of what follows it, with their slots. False: there are none, and the launch is as before. */
 bool rp__conv_bulk_words(const rp__problem *p, const rp__conv_extent *e, const rp__operand *const *sorted,
                          const rp__conv_bulk *plan, uint32_t behind, rp__launch_buffer *buffer, rp__launch *out);

@@ -234,7 +234,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         const RP_INDEX n = rp_column(&p, image, spot);
 #if RP_OUT_WIDE
         __align__(16) RP_ACC sum[8];
-        rp_eight_sums(sum, from);
+        rp_add_sums(sum, from, 8);
         rp_finish_wide(&p, sum, &held[u], &line, g, m, n, spot, cg, og);
 #else
         RP_ACC sum = *from;

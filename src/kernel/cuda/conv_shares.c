@@ -10,7 +10,7 @@
 enum { LEAST_SHARE = 256, MOST_SHARES = 256 };
 
 /* Bits of the facts of conv_sum.cuh, over the dtype. */
-enum { CHANNELS = 8, GROUPED };
+enum { CHANNELS = 8, GROUPED, FOUR, NARROW };
 enum { SUM_THREADS = 256, SUM_GROUPS = 8 };
 
 static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
@@ -25,8 +25,9 @@ static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
     const int64_t most = e->k / LEAST_SHARE < MOST_SHARES ? e->k / LEAST_SHARE : MOST_SHARES;
     if (parts > most) parts = most;
     if (parts > 1 && p->o[0].dtype == RP_F32 && rp__conv_on_tensor_cores(p)) {
-        const int64_t turned = rp__conv_turned_parts(e, p->device, most);
-        if (turned > 1 || rp__conv_bulk_turns(e, p->device)) parts = turned;
+        const bool bulk = rp__conv_bulk_turns(e, p->device);
+        const int64_t turned = bulk ? rp__conv_bulk_cut(e, p->device).parts : rp__conv_turned_parts(e, p->device, most);
+        if (turned > 1 || bulk) parts = turned;
     }
     return parts > 1 && e->m * e->groups <= INT32_MAX / 4 / parts / e->n ? parts : 0;
 }
@@ -55,6 +56,21 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_kernel_dtype((rp_dtype)(facts & 0xff), out);
     rp__text_add(out, "#define RP_CHANNELS %d\n#define RP_GROUPS %d\n", (int)(facts >> CHANNELS & 1),
                  facts >> GROUPED & 1 ? SUM_GROUPS : 1);
+    rp__text_add(out, "#define RP_FOUR %u\n#define RP_INDEX %s\n",
+                 facts >> FOUR & 1 ? (unsigned)rp__dtype_bytes((rp_dtype)(facts & 0xff)) : 0,
+                 facts >> NARROW & 1 ? "rp_i32" : "rp_i64");
+}
+
+enum { FOUR_ELEMENTS = 4 };
+/* Four channels, neighbours in a part, are stored at once. */
+static bool takes_four(const rp__operand *dw, const rp__library_call *call) {
+    const uintptr_t bytes = FOUR_ELEMENTS * (uintptr_t)rp__dtype_bytes(dw->dtype);
+    if (dw->dtype == RP_F64 || dw->size[1] % FOUR_ELEMENTS || dw->stride[1] != 1 || (uintptr_t)dw->base % bytes ||
+        (uintptr_t)call->workspace % 16)
+        return false;
+    for (unsigned d = 0; d < dw->ndim; d++)
+        if (d != 1 && dw->size[d] > 1 && dw->stride[d] % FOUR_ELEMENTS) return false;
+    return true;
 }
 
 rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
@@ -72,8 +88,11 @@ rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buff
     const int64_t elements = e.m * e.groups * e.n;
     /* few threads would wait for one share after the other */
     const bool in_groups = parts >= 2 * SUM_GROUPS && elements <= SUM_THREADS * 2 * (int64_t)p->device->multiprocessors;
-    const int64_t each = SUM_THREADS / (in_groups ? SUM_GROUPS : 1);
-    key.facts |= (uint64_t)(!grouped && rp__conv_on_tensor_cores(p)) << CHANNELS | (uint64_t)in_groups << GROUPED;
+    const bool channels = !grouped && rp__conv_on_tensor_cores(p),
+               four = channels && !in_groups && takes_four(dw, call);
+    const int64_t each = SUM_THREADS / (in_groups ? SUM_GROUPS : 1) * (four ? FOUR_ELEMENTS : 1);
+    key.facts |= (uint64_t)channels << CHANNELS | (uint64_t)in_groups << GROUPED | (uint64_t)four << FOUR |
+                 (uint64_t)((double)elements * (double)parts < INT32_MAX / 2) << NARROW;
     memset(out, 0, sizeof *out);
     out->op = call->op;
     out->site = call->site;

@@ -14,6 +14,7 @@
 #define RP_MMA_K (2 * RP_C)
 #define RP_PASSES RP_FM
 #define RP_PASS_ROWS (16 * RP_WM)
+#define RP_FRAGMENT_ROW(i, wm, r) ((wm)*16 + (r)) /* in a pass, row r of 16 of fragment i */
 #define RP_ROW_OF(pass, r) ((r) / 16 * (RP_TM / RP_WM) + (pass)*16 + (r) % 16)
 
 /* A warp's sums with what a tile adds to them. */

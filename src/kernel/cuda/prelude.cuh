@@ -89,6 +89,7 @@
  *   rp_mma_m16n8k16_f16(float d[4], const u32 a[4], const u32 b[2]) rp_mma_m16n8k16_bf16
  *   rp_mma_m16n8k32_i8(i32 d[4], const u32 a[4], const u32 b[2]): wraps
  *   rp_ldmatrix_x2(u32 r[2], row) rp_ldmatrix_x4(u32 r[4], row) rp_ldmatrix_x2_trans rp_ldmatrix_x4_trans
+ *   rp_stmatrix_x4(row, u32 r[4]) rp_stmatrix_x4_trans (sm_90)
  * tensor cores, four warps, numbers 4 i to 4 i + 3 of the block, the same instructions in the same order (devices of 9.0 alone; only with
  * RP_PRELUDE_WGMMA defined before the prelude, as nvrtc.c does for a text that has one of these): d of 64 x N += or = a of 64 x 16 times b
  * of 16 x N. Warp w has rows 16 w on: d[4 j + v] is at row lane / 4 + v / 2 * 8, column 8 j + lane % 4 * 2 + v % 2; `a` in registers (_ra)
@@ -713,6 +714,17 @@ RP_FN void rp_mma_m16n8k32_i8(rp_i32 *d, const rp_u32 *a, const rp_u32 *b) {
     }
 RP__LDMATRIX(, "")
 RP__LDMATRIX(_trans, ".trans")
+#if __CUDA_ARCH__ >= 900
+#define RP__STMATRIX(suffix, modifier)                                                                                 \
+    RP_FN void rp_stmatrix_x4##suffix(void *row, const rp_u32 *r) {                                                    \
+        asm volatile("stmatrix.sync.aligned.m8n8.x4" modifier                                                          \
+                     ".shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(rp__shared_address(row)),                             \
+                     "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])                                                        \
+                     : "memory");                                                                                      \
+    }
+RP__STMATRIX(, "")
+RP__STMATRIX(_trans, ".trans")
+#endif
 
 /* ---- Tensor cores, a warpgroup ---- */
 

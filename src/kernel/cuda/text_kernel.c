@@ -122,8 +122,10 @@ void rp__text_kernel_dtype(rp_dtype dtype, rp__text *out) {
                                                                                   : "rp_i64";
     rp__text_add(out, "#define RP_T %s\n#define RP_ACC %s\n", type, acc);
     if (rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype))
-        rp__text_add(out, "#define RP_LOAD(x) rp_cvt_%s_to_f32(x)\n#define RP_STORE(x) rp_cvt_f32_to_%s(x)\n",
-                     rp__dtypes[dtype].short_name, rp__dtypes[dtype].short_name);
+        rp__text_add(out,
+                     "#define RP_LOAD(x) rp_cvt_%s_to_f32(x)\n#define RP_STORE(x) rp_cvt_f32_to_%s(x)\n"
+                     "#define RP_STORE_TWO(x, y) rp_cvt_f32_to_%sx2(x, y)\n",
+                     rp__dtypes[dtype].short_name, rp__dtypes[dtype].short_name, rp__dtypes[dtype].short_name);
     else
         rp__text_add(out, "#define RP_LOAD(x) ((%s)(x))\n#define RP_STORE(x) ((%s)(x))\n", acc, type);
     rp__text_add(out, "#define RP_BLOCK %d\n#define RP_GROUP %d\n", RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1),
