@@ -31,9 +31,9 @@ typedef struct {
 #if RP_PARTS
 #define RP_SHARE_OF_BLOCK                                                                                              \
     const int shares = (int)p.w[RP_W_STRIDES + 3 * (2 + RP_S)] * RP_SPLIT,                                             \
-              blocks = (int)(gridDim.x / (rp_u32)shares) * RP_SPLIT,                                                   \
-              rank = (int)blockIdx.x / blocks * RP_SPLIT + (int)(blockIdx.x % RP_SPLIT);                               \
-    RP_INDEX number = (RP_INDEX)((int)blockIdx.x % blocks / RP_SPLIT);
+              of_part = (int)(gridDim.x / (rp_u32)shares) * RP_SPLIT,                                                  \
+              rank = (int)blockIdx.x / of_part * RP_SPLIT + (int)(blockIdx.x % RP_SPLIT);                              \
+    RP_INDEX number = (RP_INDEX)((int)blockIdx.x % of_part / RP_SPLIT);
 #else
 #define RP_SHARE_OF_BLOCK                                                                                              \
     const int shares = RP_SPLIT, rank = (int)(blockIdx.x % RP_SPLIT);                                                  \
