@@ -999,11 +999,13 @@ static void test_bulk(void **state) {
     (void)state;
     enum { FIRST = 17, TILES = 14 };
     /* spatial, images, channels, out, size, kernel, stride, padding, dilation, groups */
-    static const int shapes[][10] = {{2, 3, 64, 80, 9, 3, 1, 1, 1, 1},    {2, 2, 128, 64, 11, 3, 2, 1, 1, 1},
-                                     {2, 2, 192, 144, 10, 1, 2, 0, 1, 1}, {2, 1, 48, 48, 13, 3, 1, 1, 2, 1},
-                                     {2, 2, 80, 96, 7, 5, 2, 2, 1, 1},    {2, 2, 128, 128, 8, 3, 1, 0, 1, 2},
-                                     {1, 2, 64, 64, 40, 7, 2, 3, 1, 1},   {3, 1, 32, 64, 6, 3, 1, 1, 1, 1},
-                                     {2, 2, 256, 256, 6, 1, 1, 0, 1, 1},  {3, 1, 64, 32, 7, 2, 2, 0, 1, 1}};
+    static const int
+        shapes[][10] = {{2, 3, 64, 80, 9, 3, 1, 1, 1, 1},    {2, 2, 128, 64, 11, 3, 2, 1, 1, 1},
+                        {2, 2, 192, 144, 10, 1, 2, 0, 1, 1}, {2, 1, 48, 48, 13, 3, 1, 1, 2, 1},
+                        {2, 2, 80, 96, 7, 5, 2, 2, 1, 1},    {2, 2, 128, 128, 8, 3, 1, 0, 1, 2},
+                        {1, 2, 64, 64, 40, 7, 2, 3, 1, 1},   {3, 1, 32, 64, 6, 3, 1, 1, 1, 1},
+                        {2, 2, 256, 256, 6, 1, 1, 0, 1, 1},  {3, 1, 64, 32, 7, 2, 2, 0, 1, 1},
+                        {2, 4, 32, 48, 26, 3, 1, 0, 1, 1}}; /* the last one: weights in parts of two shares */
     static const rp_dtype dtypes[] = {RP_F16, RP_F32, RP_BF16};
     static const char *const names[] = {"convolutions by bulk copies", "input gradients by bulk copies",
                                         "weight gradients by bulk copies"};

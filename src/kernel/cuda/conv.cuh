@@ -578,11 +578,24 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
 /* Blocks of a cluster share out the rows of a pass; a thread has several of their sums under way, which others hold. */
 #define RP_OURS (RP_PASS_ROWS / RP_SPLIT)
-#define RP_EACH_HAS (RP_OURS * RP_TN / RP_THREADS)
-#define RP_TURNS (RP_SPLIT == 1 || RP_EACH_HAS < 1 ? 1 : RP_EACH_HAS < 4 ? RP_EACH_HAS : 4)
-#define RP_PLACE_OF(u)                                                                                                 \
-    const int e = e0 + (u)*RP_THREADS, r = (RP_OUT_ROWS ? e % RP_OURS : e / RP_TN) * RP_SPLIT + rank % RP_SPLIT,       \
-              j = RP_OUT_ROWS ? e / RP_OURS : e % RP_TN;
+#define RP_EACH_HAS ((RP_OURS * RP_TN + RP_THREADS - 1) / RP_THREADS)
+#define RP_TURNS (RP_EACH_HAS < 4 ? RP_EACH_HAS : 4)
+/* Where turn i is: in one row, or in one column, wherever that can be. */
+#define RP_ONE_ROW (RP_OUT_ROWS && RP_THREADS % RP_OURS == 0)
+#define RP_ONE_COLUMN (!RP_OUT_ROWS && RP_THREADS % RP_TN == 0)
+#define RP_PLACE_OF(i)                                                                                                 \
+    const int e = t + (i)*RP_THREADS,                                                                                  \
+              r = (RP_ONE_ROW      ? t % RP_OURS                                                                       \
+                   : RP_ONE_COLUMN ? t / RP_TN + (i) * (RP_THREADS / RP_TN)                                            \
+                   : RP_OUT_ROWS   ? e % RP_OURS                                                                       \
+                                   : e / RP_TN) *                                                                        \
+                      RP_SPLIT +                                                                                       \
+                  rank % RP_SPLIT,                                                                                     \
+              j = RP_ONE_ROW      ? t / RP_OURS + (i) * (RP_THREADS / RP_OURS)                                         \
+                  : RP_ONE_COLUMN ? t % RP_TN                                                                          \
+                  : RP_OUT_ROWS   ? e / RP_OURS                                                                        \
+                                  : e % RP_TN;                                                                           \
+    const int there = RP_OURS * RP_TN % RP_THREADS == 0 || e < RP_OURS * RP_TN;
     /* A pass of rows at a time goes through shared memory, so that neighbours in a warp store neighbours. */
     _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {
 #if RP_MMA
@@ -610,10 +623,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #else
         rp_barrier();
 #endif
-        _Pragma("unroll 1") for (int e0 = t; e0 < RP_OURS * RP_TN; e0 += RP_TURNS * RP_THREADS) {
+        _Pragma("unroll 1") for (int i0 = 0; i0 < RP_EACH_HAS; i0 += RP_TURNS) {
             RP_ACC part[RP_TURNS][RP_SPLIT];
             _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
-                RP_PLACE_OF(u)
+                RP_PLACE_OF(i0 + u)
+                if (!there) continue;
 #if RP_SPLIT > 1
                 _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[u][other] =
                     RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], other, RP_SPLIT);
@@ -622,11 +636,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
             }
             _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
-                RP_PLACE_OF(u)
+                RP_PLACE_OF(i0 + u)
+                const RP_INDEX m = m0 + RP_ROW_OF(pass, r);
+                if (!there || m >= M || n0 + j >= N) continue;
                 RP_ACC x = part[u][0];
                 _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x = x + part[u][other];
-                const RP_INDEX m = m0 + RP_ROW_OF(pass, r);
-                if (m >= M || n0 + j >= N) continue;
                 const RP_INDEX n = result[j].n, *at = result[j].at;
                 rp_finish(&p, x, g, m, n, at, cg, og);
             }

@@ -105,17 +105,19 @@ static bool is_of_kind(const rp__conv_extent *e, const rp__device *d, rp_dtype d
  * the tensor cores do with it, or, of few blocks, the way of a copy; results leave slowly. Classes without taps are zeros, results alone. */
 static double time_of(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, const struct tile *t,
                       unsigned split) {
-    static const double CLOCKS = 1755, ENDS = 1.1, SHARES = 0.5, BYTES = 60, ALONE = 465, LATENCY = 1220, BLOCK = 1100,
-                        RESULT = 0.45, GATHER = 0.3, MEMORY = 3.3e6;
-    enum { PRODUCTS = 32 }; /* of all of a step, a clock */
+    static const double CLOCKS = 1755, ENDS = 1.25, SHARES = 0.9, BYTES = 53, ALONE = 580, LATENCY = 1550, BLOCK = 280,
+                        RESULT = 0.30, ROUNDED = 0.17, GATHER = 0.5, MEMORY = 3.3e6,
+                        PRODUCTS = 30.7; /* of all of a step, a clock */
     const int64_t channels = channels_of(e), depth = depth_of(dtype), rows = over(e->m, t->tm) * e->groups,
                   columns = over(e->class_n, t->tn), blocks = (columns * e->busy * rows) << split,
                   room = rp__cuda_in_clusters(d, split), turns = over(blocks, room * t->resident),
                   last = blocks - (turns - 1) * room * t->resident;
     const double steps = (double)over(e->class_taps * over(channels, depth), INT64_C(1) << split),
-                 load = (double)(t->tm + t->tn) * LINE / BYTES, product = t->tm * t->tn / (double)PRODUCTS,
+                 load = (double)(t->tm + t->tn) * LINE / BYTES, product = t->tm * t->tn / PRODUCTS,
                  step = load > product ? load : product, latency = LATENCY / (t->stages - 1),
-                 alone = product > ALONE ? product : ALONE, results = BLOCK + RESULT * t->tm * t->tn;
+                 alone = product > ALONE ? product : ALONE,
+                 results = BLOCK + (dtype == RP_F32 || split ? RESULT : ROUNDED) * t->tm *
+                                       t->tn; /* rounded before they leave */
     const double least = latency > alone ? latency : alone, held[2] = {t->resident, (double)over(last, room)};
     double clocks = (double)over(columns * (e->classes - e->busy) * rows, room) * results;
     for (unsigned k = 0; k < 2; k++) { /* full turns, and the last one */
@@ -281,7 +283,7 @@ rp__conv_cut rp__conv_bulk_cut(const rp__conv_extent *e, const rp__device *d) {
         for (unsigned tile = 0; tile < N_WEIGHT_TILES; tile++) {
             const struct tile *t = &weight_tiles[tile];
             const int64_t blocks = (over(e->m, t->tm) * over(e->n, t->tn) * e->groups) << s;
-            if (is_left_out(tile)) continue;
+            if (rp__cuda_conv_tile >> FORCED_SPLIT == 0 && is_left_out(tile)) continue;
             for (unsigned k = 0; k <= ROUNDS; k++) {
                 const int64_t fit = k ? k * (int64_t)rp__cuda_in_clusters(d, s) / blocks : 1,
                               parts = fit < most >> s ? fit : most >> s;
