@@ -198,8 +198,10 @@ extern "C" __global__ void __launch_bounds__(256, 2) RP_NAME(const RP_WORDS p) {
             rp_barrier();
 #if RP_OUT_WIDE
             _Pragma("unroll")
-#else
+#elif RP_REST
             _Pragma("unroll 1")
+#else
+            _Pragma("unroll 4")
 #endif
                 for (int u = 0; u < RP_TURNS; u++) {
                 RP_PLACE_OF_TURN(u);

@@ -182,8 +182,10 @@ RP_FN void rp_leave(const RP_WORDS *q, RP_ACC *st, RP_SUMS, const rp_result *res
 #else
 #if RP_OUT_WIDE
         _Pragma("unroll")
-#else
+#elif RP_REST
         _Pragma("unroll 1")
+#else
+        _Pragma("unroll 4")
 #endif
             for (int u = 0; u < RP_TURNS; u++) {
             RP_PLACE_OF_TURN(u)

@@ -224,8 +224,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
 #if RP_OUT_WIDE
     _Pragma("unroll")
-#else
+#elif RP_REST
     _Pragma("unroll 1")
+#else
+    _Pragma("unroll 4")
 #endif
         for (int u = 0; u < RP_TURNS; u++) {
         RP_PLACE_OF_TURN(u);
