@@ -460,6 +460,7 @@ ADAPT = {
     "pow_scalar": aten.pow.Tensor_Scalar,
     "cross_entropy": lambda x, t, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0:
         aten.cross_entropy_loss(x, t, weight, reduction, ignore_index, label_smoothing),
+    "view_copy_dtype": aten.view_copy.dtype,
     "to_dtype": lambda x, dtype, **options: x.to(dtype, **options),
     "sort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending),
     "argsort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending)[1],

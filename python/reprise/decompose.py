@@ -35,9 +35,14 @@ def _overloads(name):
     return [getattr(packet, overload)] if overload else [getattr(packet, o) for o in packet.overloads()]
 
 
-@functools.cache
 def table():
     """Decompositions for AOT autograd."""
+    there = {packet: getattr(torch.ops.transformers, packet, None) for packet in GROUPED}  # once that is imported
+    return {**_of_aten(), **{op.default: GROUPED[packet] for packet, op in there.items() if op is not None}}
+
+
+@functools.cache
+def _of_aten():
     found = dict(core_aten_decompositions())
     for name in MORE:
         for op in _overloads(name):
@@ -175,7 +180,54 @@ def _conv_tbc(x, weight, bias, pad=0):
     return torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
 
 
-OWN = {"_weight_norm_interface_backward.default": _weight_norm_backward, "_cdist_backward.default": _cdist_backward,
+def _blocks(ends, rows):
+    """Groups of consecutive rows, which end at `ends`, in blocks of one size: how many rows a block has; the group of each block; the row of the whole
+    at each row of a block, and whether there is one; at each row of the whole the row in all blocks. There are as many blocks as any groups of so
+    many rows could have."""
+    groups = ends.shape[0]
+    size = max(1, -(-rows // groups)) if isinstance(rows, int) else 64
+    n = torch.sym_min(rows // size + groups, rows)
+    ends = ends.long()
+    begins = torch.cat([ends.new_zeros(1), ends[:-1]])
+    last = (-(-(ends - begins) // size)).cumsum(0)  # block of each group, from 1
+    first = torch.cat([last.new_zeros(1), last[:-1]])
+    count = lambda k: torch.arange(k, device=ends.device)
+    block = count(n)
+    of = torch.searchsorted(last, block, right=True).clamp(max=groups - 1)
+    row = (begins[of] + (block - first[of]) * size)[:, None] + count(size)
+    there = (row < ends[of][:, None]) & (block < last[-1])[:, None]
+    at = torch.searchsorted(ends, count(rows), right=True).clamp(max=groups - 1)
+    back = first[at] * size + count(rows) - begins[at]
+    return of, row.clamp(max=rows - 1), there, back.clamp(max=n * size - 1)
+
+
+def _grouped_mm(x, y, offs=None, bias=None, out_dtype=None):
+    """Products of groups whose sizes are known when they run: of the rows of x, the columns of y, or what is summed over. Rows are put into blocks that belong to
+    one group each. What belongs to no group is 0."""
+    if bias is not None or out_dtype not in (None, x.dtype):
+        return NotImplemented
+    if x.dim() == y.dim() == 3:
+        return torch.bmm(x, y)
+    if x.dim() == 3:
+        return _grouped_mm(y.t(), x.transpose(-1, -2), offs).t()
+    rows = x.shape[0] if y.dim() == 3 else x.shape[1]
+    if isinstance(rows, int) and rows == 0:
+        return x.new_zeros((*offs.shape, x.shape[0], y.shape[1]) if y.dim() == 2 else (0, y.shape[2]))
+    of, row, there, back = _blocks(offs, rows)
+    there = there.unsqueeze(-1)
+    if y.dim() == 3:
+        found = torch.bmm(x[row], y[of]).flatten(0, 1)[back]
+        return torch.where((torch.arange(rows, device=x.device) < offs[-1])[:, None], found, 0)
+    parts = torch.bmm(torch.where(there, x.t()[row], 0).transpose(-1, -2), torch.where(there, y[row], 0))
+    wide = parts.to(torch.promote_types(parts.dtype, torch.float32))
+    return wide.new_zeros(*offs.shape, *wide.shape[1:]).index_add(0, of, wide).to(x.dtype)
+
+
+# Ops of the package transformers, in models whose experts are products of groups.
+GROUPED = {"grouped_mm_fallback": _grouped_mm,
+           "grouped_mm_fallback_backward": lambda x, y, offs, grad: (_grouped_mm(grad, y.transpose(-1, -2), offs), _grouped_mm(x.t(), grad, offs))}
+
+OWN = {"_grouped_mm.default": _grouped_mm, "_weight_norm_interface_backward.default": _weight_norm_backward, "_cdist_backward.default": _cdist_backward,
        "_transformer_encoder_layer_fwd.default": _encoder_layer, "_trilinear.default": _trilinear, "conv_tbc.default": _conv_tbc,
        "_embedding_bag_backward.default": _embedding_bag_backward, "_embedding_bag_per_sample_weights_backward.default": _per_sample_weights_backward,
        "fractional_max_pool2d_backward.default": _fractional_backward, "fractional_max_pool3d_backward.default": _fractional_backward,

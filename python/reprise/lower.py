@@ -2,6 +2,7 @@
 
 What an op's schema does not say by itself (another name, several rows, a gradient that PyTorch has as an op) stands in SPECIAL. A node that
 has no place raises Unsupported with the reason."""
+import copy
 import functools
 import operator
 
@@ -10,10 +11,11 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._pytree import tree_leaves
 
 from . import _c
-from .schema import NUMBERS, ROWS, Num, Reg, Row, Slot, Unsupported, arguments, candidates, fits
+from .schema import NUMBERS, ROWS, Num, Reg, Row, Slot, Truth, Unsupported, arguments, candidates, fits
 
 aten = torch.ops.aten
 
@@ -65,6 +67,7 @@ def checks(node):
     return getattr(node.target, "__name__", "") == "with_effects" and node.args[1] in CHECKS
 
 
+RELATIONS = {"Equality", "Unequality", "LessThan", "StrictLessThan", "GreaterThan", "StrictGreaterThan"}
 ROUNDINGS = {"CeilToInt": "math.ceil", "FloorToInt": "math.floor", "TruncToInt": "int", "RoundToInt": "round"}
 
 
@@ -200,6 +203,34 @@ class Lowering:
             value = Num(self.register("calc", kinds[kind], self.as_word(value), self.as_word(self.number(part))).index)
         return value
 
+    def truth(self, e):
+        """What is said of sizes, as attributes take it."""
+        if e in (sympy.true, sympy.false):
+            return bool(e)
+        if ("truth", e) not in self.words:
+            self.words["truth", e] = self.calculated_truth(e)
+        return self.words["truth", e]
+
+    def calculated_truth(self, e):
+        calc = lambda kind, a, b: Truth(self.register("calc", kind, self.as_word(a), self.as_word(b)).index)
+        least = lambda a, b: calc("min", calc("max", calc("add", calc("sub", a, b), 1), 0), 1)  # of whole numbers: is a >= b?
+        kind = type(e).__name__
+        if kind in ("And", "Or"):
+            found = [self.truth(part) for part in e.args]
+            return functools.reduce(lambda a, b: calc("min" if kind == "And" else "max", a, b), found)
+        if kind == "Not":
+            return calc("sub", 1, self.truth(e.args[0]))
+        if kind not in RELATIONS or not all(part.is_integer for part in e.args):
+            raise Unsupported(f"what is said by {e} ({kind})")
+        a, b = (self.expression(part) for part in e.args)
+        if kind in ("Equality", "Unequality"):
+            same = calc("min", least(a, b), least(b, a))
+            return same if kind == "Equality" else calc("sub", 1, same)
+        if kind in ("LessThan", "StrictGreaterThan"):  # a <= b is b >= a, and a > b what that is not; a < b what a >= b is not
+            a, b = b, a
+        found = least(a, b)
+        return calc("sub", 1, found) if kind.startswith("Strict") else found
+
     # ---- steps
 
     def value(self, a):
@@ -211,7 +242,7 @@ class Lowering:
             if isinstance(val, torch.SymFloat):
                 return self.number(val.node.expr)
             if isinstance(val, torch.SymBool):
-                raise Unsupported("a SymBool")
+                return self.truth(val.node.expr)
             if a not in self.env:
                 raise Unsupported(f"{a.name}, which is no tensor")
             return self.env[a]
@@ -221,6 +252,8 @@ class Lowering:
             return self.size(a)
         if isinstance(a, torch.SymFloat):
             return self.number(a.node.expr)
+        if isinstance(a, torch.SymBool):
+            return self.truth(a.node.expr)
         if isinstance(a, complex):
             raise Unsupported("a complex number")
         return a
@@ -386,7 +419,7 @@ class Lowering:
         """A number decides no result's type but by its kind: it is of the result's type where that holds it."""
         val = self.node.meta["val"]
         dtype = val.dtype if isinstance(val, torch.Tensor) else torch.bool
-        if isinstance(v, bool):
+        if isinstance(v, (bool, Truth)):
             return torch.bool
         whole = isinstance(v, (int, Reg))
         return dtype if dtype.is_floating_point or whole and dtype != torch.bool else torch.int64 if whole else torch.float64
@@ -449,12 +482,18 @@ def _clone(low, node, a, expect):
 @special("view", "_unsafe_view", "reshape")
 def _view(low, node, a, expect):
     if "size" not in a and "shape" not in a:
-        raise Unsupported("a view as another element type")
+        return _view_dtype(low, node, a, expect)
     return low.emit("reshape", {"self": a["self"], "shape": a.get("size", a.get("shape"))}, expect)
+
+
+def _view_dtype(low, node, a, expect):
+    return low.emit("view_copy_dtype", {"self": a["self"], "dtype": a["dtype"]}, expect)
 
 
 @special("_reshape_copy", "view_copy")
 def _view_copy(low, node, a, expect):
+    if "dtype" in a:
+        return _view_dtype(low, node, a, expect)
     return low.emit("clone", {"self": _view(low, node, a, None)[0]}, expect)
 
 
@@ -638,12 +677,12 @@ def _given(low, nodes):
 @flow("cond")
 def _cond(low, node, expect):
     pred, then, other, operands = node.args
-    given = _given(low, operands)
+    given, pred = _given(low, operands), low.value(pred)
     blocks = [low.block(low.graph_of(g), given) for g in (then, other)]
-    if not isinstance(pred, Node) or not isinstance(pred.meta["val"], torch.Tensor):
-        raise Unsupported("a branch that goes by a number")
+    if not isinstance(pred, Slot):
+        pred = low.full(pred, torch.bool)
     out = low.slots(len(expect))
-    low.steps.append(("cond", where(node), (low.value(pred).index,), tuple(s.index for s in out), tuple(expect), *blocks))
+    low.steps.append(("cond", where(node), (pred.index,), tuple(s.index for s in out), tuple(expect), *blocks))
     low.nodes.append(node)
     return out
 
@@ -669,6 +708,12 @@ def _invoke(low, node, expect):
 MOST_UNROLLED = 4096  # nodes of a loop over rows
 
 
+def _rows(xs):
+    if not xs:
+        raise Unsupported("a loop over nothing")
+    return xs[0].meta["val"].shape[0]
+
+
 def _unrolled(graph, rows):
     if not isinstance(rows, int):
         raise Unsupported("a loop over rows whose number changes")
@@ -681,7 +726,7 @@ def _unrolled(graph, rows):
 def _scan(low, node, expect):
     """Over the first dimension, one after the other."""
     combine, first, xs, others = node.args
-    graph, rows = _unrolled(low.graph_of(combine), xs[0].meta["val"].shape[0])
+    graph, rows = _unrolled(low.graph_of(combine), _rows(xs))
     state, xs, others = (_given(low, nodes) for nodes in (first, xs, others))
     found = []
     for k in rows:
@@ -695,12 +740,41 @@ def _scan(low, node, expect):
 @flow("map_impl")
 def _map(low, node, expect):
     body, xs, others = node.args
-    graph, rows = _unrolled(low.graph_of(body), xs[0].meta["val"].shape[0])
+    graph, rows = _unrolled(low.graph_of(body), _rows(xs))
     xs, others = _given(low, xs), _given(low, others)
     found = [low.inline(graph, [*(low.one("select", self=x, dim=0, index=k) for x in xs), *others]) for k in rows]
     if not found:
         raise Unsupported("a loop over no rows")
     return [low.one("stack", e, tensors=list(ys), dim=0) for ys, e in zip(zip(*found), expect)]
+
+
+def _widened(graph, rows, vals):
+    """The graph for as many rows at once; its results are made element by element of its arguments, (value, is it of a row?) each."""
+    dims = {v.dim() for v, many in vals if many}
+    if not all(torch.Tag.pointwise in getattr(n.target, "tags", ()) for n in graph.nodes if n.op == "call_function") or len(dims) != 1 or any(
+            not isinstance(v, torch.Tensor) or v.dim() > max(dims) for v, _ in vals):
+        raise Unsupported("a scan by what is not calculated element by element")
+    whole = GraphModule(graph.owning_module, copy.deepcopy(graph))
+    with vals[0][0].fake_mode as mode:
+        FakeTensorProp(whole, mode).propagate_dont_convert_inputs(*(v.new_empty((rows, *v.shape)) if many else v for v, many in vals))
+    return whole.graph
+
+
+@flow("associative_scan")
+def _associative_scan(low, node, expect):
+    """In as many steps as the number of rows has bits, each of all rows."""
+    combine, xs, others = node.args
+    graph, rows = low.graph_of(combine), _rows(xs)
+    if not isinstance(rows, int):
+        raise Unsupported("a loop over rows whose number changes")
+    vals = [(n.meta["val"], k < 2 * len(xs)) for k, n in enumerate(n for n in graph.nodes if n.op == "placeholder")]
+    state, others, by = _given(low, xs), _given(low, others), 1
+    while by < rows:
+        part = lambda x, start, end: low.one("slice", self=x, dim=0, start=start, end=end)
+        found = low.inline(_widened(graph, rows - by, vals), [*(part(x, 0, rows - by) for x in state), *(part(x, by, rows) for x in state), *others])
+        state = [low.one("cat", e, tensors=[part(x, 0, by), y], dim=0) for x, y, e in zip(state, found, expect)]
+        by *= 2
+    return state
 
 
 # ---- convolution

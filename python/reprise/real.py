@@ -4,6 +4,7 @@ as it is.
 
 Called by dynamo.py before a graph is lowered; knows nothing of the library."""
 import contextlib
+import copy
 import functools
 import math
 import operator
@@ -395,21 +396,35 @@ def shared(r, whole):
     return n is not r and (n.op == "placeholder" or n in whole) and (wanted or wide(n.meta.get("val")))
 
 
+KNOWN = ("guards", "axioms", "var_to_range", "var_to_range_sloc", "replacements", "replacements_slocs", "divisible", "symbol_guard_counter")
+VERSIONS = ("_version_counter", "_replacements_version_counter")
+
+
 @contextlib.contextmanager
 def for_all_sizes(env):
     """What is traced in here holds for all sizes that the graph is called with. What it takes for granted of them becomes a guard of the graph, as
-    long as there may be more of those, unless it makes a number of a symbol; else it is Absent."""
+    long as there may be more of those, unless it makes a number of a symbol; else it is Absent, and nothing is known of sizes that was not before."""
     if env is None:
         yield
         return
-    known = dict(env.replacements)
+    known = {name: copy.copy(getattr(env, name)) for name in KNOWN if hasattr(env, name)}
     try:
         with env.error_on_new_guards() if env.frozen else contextlib.nullcontext():
             yield
-    except (AttributeError, RuntimeError, AssertionError, TypeError) as e:
-        raise Absent(f"sizes that decide: {e}") from None
-    if env.replacements != known:
-        raise Absent("sizes that would be numbers")
+        if env.replacements != known["replacements"]:
+            raise Absent("sizes that would be numbers")
+    except Exception as e:
+        for name, value in known.items():
+            setattr(env, name, value)
+        for name in VERSIONS:
+            if hasattr(env, name):
+                setattr(env, name, getattr(env, name) + 1)
+        for cached in vars(type(env)).values():  # answers, which are guards no more
+            if hasattr(cached, "cache_clear"):
+                cached.cache_clear()
+        if isinstance(e, (AttributeError, RuntimeError, AssertionError, TypeError)):
+            raise Absent(f"sizes that decide: {e}") from None
+        raise
 
 
 def as_real(gm, private=None):

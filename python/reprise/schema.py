@@ -31,6 +31,11 @@ class Reg:
         self.index = index
 
 
+class Truth(Reg):
+    """What the program calculates of sizes and is 0 or 1: false or true."""
+    __slots__ = ()
+
+
 class Num:
     """A float that the program calculates of sizes."""
     __slots__ = ("index",)

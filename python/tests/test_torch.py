@@ -17,18 +17,25 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch._dynamo.source import ConstantSource
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 import reprise
 from reprise.constructors import move
 from reprise.dynamo import SAVED, as_traced, bind, compile_graph, mark_saved
+from reprise.lower import FLOW, Lowering
+from reprise.real import Absent, for_all_sizes
+from reprise.schema import Unsupported
 
 DEVICE = os.environ.get("REPRISE_TEST_DEVICE", "cpu")
 if DEVICE != "cpu":
@@ -887,6 +894,38 @@ class Random(Door):
         torch.manual_seed(3)
         self.assertFalse(torch.equal(run(x), y))  # beside a graph the numbers are the library's
 
+    def test_products_of_groups(self):
+        """Of rows, of columns, and of what is summed over; some groups are empty, and some rows belong to none."""
+        for dtype, tolerance in ((torch.bfloat16, 0.02), (torch.float32, 1e-5)):
+            a, b, c, d = (torch.randn(*size, dtype=dtype) for size in ((16, 24), (4, 24, 32), (4, 8, 24), (24, 16)))
+            for cuts in ((3, 3, 10, 16), (0, 0, 0, 16), (16, 16, 16, 16), (5, 6, 7, 12)):
+                offs = torch.tensor(cuts, dtype=torch.int32)
+                for f in (lambda offs: F.grouped_mm(a, b, offs=offs)[:cuts[-1]], lambda offs: F.grouped_mm(c, d, offs=offs)[:, :cuts[-1]],
+                          lambda offs: F.grouped_mm(a.t(), torch.tanh(a), offs=offs), lambda offs: F.grouped_mm(b, b.transpose(1, 2))):
+                    torch._dynamo.reset()
+                    self.same(torch.compile(f, backend="reprise", fullgraph=True)(offs), f(offs), tolerance)
+        run, offs = torch.compile(lambda x, y, offs: F.grouped_mm(x, y, offs=offs).sin(), backend="reprise", dynamic=True, fullgraph=True), offs.fill_(16)
+        for rows in (16, 24, 40):
+            x, y = torch.randn(rows, 24, requires_grad=True), torch.randn(4, 24, 32, requires_grad=True)
+            offs = torch.tensor([0, 5, 13, rows], dtype=torch.int32)
+            got, want = (torch.autograd.grad(f(x, y, offs).square().sum(), (x, y)) for f in (run, lambda x, y, offs: F.grouped_mm(x, y, offs=offs).sin()))
+            for p, q in zip(got, want):
+                self.same(p, q, 1e-4)
+
+    def test_views_of_another_type(self):
+        f = lambda x: (x.view(torch.int32) & 0x7fffff, (x * 2).view(torch.uint8), x.to(torch.bfloat16).view(torch.float32), x.abs().view(torch.int64).view(torch.float64))
+        x = torch.randn(3, 8)
+        self.check(f, x)
+        self.check(lambda x: (x.int() + (127 << 23)).view(torch.float32), torch.randint(-9, 9, (4,)) << 20)
+
+        def writes(x):
+            x.view(torch.int32).bitwise_and_(-65536)
+            return x + 1
+        a, b = torch.randn(5), None
+        b = a.clone()
+        self.same(torch.compile(writes, backend="reprise")(a), writes(b))
+        self.same(a, b)
+
     def test_random_integers_like_a_tensor(self):
         x = torch.empty(400, dtype=torch.int32)
         a, b = torch.compile(lambda x: (torch.randint_like(x, 3), torch.randint_like(x, 4, 7, dtype=torch.int64)), backend="reprise")(x)
@@ -965,6 +1004,46 @@ class Flow(Door):
         x = torch.randn(4, 3)
         self.whole(lambda x: scan(lambda c, x: (c + x, c * x), torch.zeros(3), x, dim=0), [x])
         self.whole(lambda x: map_rows(lambda a, k: (a.sin() * k, a.sum()), x, torch.tensor(2.0)), [x])
+
+    def test_branches_that_go_by_sizes(self):
+        asks = lambda x, y: torch.cond(x.shape[0] > y.shape[0], lambda x: x.sin(), lambda x: x * 3, (x,))
+        both = lambda x, y: torch.cond((x.shape[0] >= 4) & (y.shape[0] != 3) | (x.shape[0] == y.shape[0]), lambda x: x.sin(), lambda x: x * 3, (x,))
+        for f in (asks, both):
+            torch._dynamo.reset()
+            reprise.reset()
+            run = torch.compile(f, backend="reprise", dynamic=True)
+            for n, m in ((5, 4), (4, 5), (4, 4), (7, 3), (3, 3), (2, 3)):
+                x, y = torch.randn(n), torch.randn(m)
+                self.same(run(x, y), f(x, y))
+            self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_associative_scans(self):
+        def affine(a, b):
+            return a[0] * b[0], b[0] * a[1] + b[1]
+
+        pairs = torch.rand(37, 4), torch.randn(37, 4)
+        scaled = lambda a, b: a * b * weight
+        weight = torch.rand(4) + 0.5
+        for combine, xs, dim, reverse in ((torch.add, torch.randn(3, 17), 1, False), (affine, pairs, 0, False), (affine, pairs, 0, True),
+                                          (torch.maximum, torch.randn(1, 5), 0, False), (scaled, torch.rand(9, 4) + 0.5, 0, False)):
+            torch._dynamo.reset()
+            reprise.reset()
+            f = lambda xs: associative_scan(combine, xs, dim, reverse=reverse, combine_mode="pointwise")
+            got, want = (tree_leaves(g(xs)) for g in (torch.compile(f, backend="reprise", fullgraph=True), f))
+            for a, b in zip(got, want):
+                self.same(a, b, 1e-4)
+        x = torch.rand(6, 3, requires_grad=True)
+        f = lambda x: associative_scan(torch.mul, x, 0, combine_mode="pointwise")
+        a, b = (torch.autograd.grad(g(x).square().sum(), x) for g in (torch.compile(f, backend="reprise"), lambda x: x.cumprod(0)))
+        self.same(a[0], b[0])
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_loops_over_nothing(self):
+        low = Lowering(torch.fx.Graph(), torch.device("cpu"))
+        low.graph_of = lambda node: torch.fx.Graph()
+        for name, args in (("scan", (None, [], [], [])), ("map_impl", (None, [], [])), ("associative_scan", (None, [], []))):
+            with self.assertRaisesRegex(Unsupported, "over nothing"):
+                FLOW[name](low, types.SimpleNamespace(args=args), [])
 
     def test_a_region_that_is_compiled_once(self):
         blk = torch.compiler.nested_compile_region(lambda x, w: (x @ w).sin() + x.shape[0])
@@ -1554,6 +1633,24 @@ class Around(Door):
             net(want[0], m, want[1]).backward()
             for a, b in zip(got, want):
                 self.same(a.grad, b.grad)
+
+    def test_what_was_tried_of_sizes_leaves_no_guard(self):
+        env, source = ShapeEnv(), ConstantSource("n")
+        n = env.create_symintnode(env.create_symbol(7, source, DimDynamic.DYNAMIC), hint=7, source=source)
+        expression = n.node.expr
+
+        def tried(ask, error=None):
+            with for_all_sizes(env):
+                self.assertTrue(ask())
+                if error:
+                    raise error
+
+        for ask, error in ((lambda: n > 4, Absent("an op")), (lambda: n > 4, TypeError("a size")), (lambda: n == 7, None)):
+            with self.assertRaises(Absent):
+                tried(ask, error)
+            self.assertEqual((env.guards, n.node.expr, env.bound_sympy(expression).lower), ([], expression, 2))
+        tried(lambda: n > 4)
+        self.assertEqual(len(env.guards), 1)
 
     def test_complex_numbers_like_real_ones(self):
         def f(x):

@@ -1,9 +1,10 @@
-/* Other sizes, joins and powers, as calls of rows of other families. */
+/* Other sizes, joins and powers, as calls of rows of other families; the bytes of a tensor as another type. */
 #include <math.h>
 #include <string.h>
 
 #include "ops/private.h"
 
+#include "ops/execute.h"
 #include "ops/grad.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
@@ -156,4 +157,48 @@ rp_status rp__expand_view_copy(const rp__call *call) {
     if (!folds && strcmp(name, "alias") != 0) t = rp__grad_call(rp__op_find(name), call, t, NULL);
     t = rp_clone(t, RP_OPTIONS(rp_clone_options, .memory_format = RP_CONTIGUOUS_FORMAT));
     return rp__give(call, folds ? rp_view(t, call->attrs[0].v.ints, call->attrs[0].n) : t);
+}
+
+rp_status rp__infer_view_copy_dtype(const rp__call *call, rp__meta *out) {
+    const rp_tensor *t = call->in[0];
+    const rp_dtype from = (rp_dtype)t->dtype, to = call->attrs[0].v.dtype;
+    if (!rp__dtype_is_valid(to)) return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)to);
+    const int64_t before = (int64_t)rp__dtype_bytes(from), after = (int64_t)rp__dtype_bytes(to);
+    rp__meta_like(out, t, to);
+    if (before == after) return RP_OK;
+    if (t->ndim == 0)
+        return rp__op_error(call, RP_ERROR_SHAPE, "self.dim() cannot be 0 to view %s as %s (different element sizes)",
+                            rp__dtype_title(from), rp__dtype_title(to));
+    rp_dim *last = &out->size[out->ndim - 1];
+    if (before > after) {
+        *last = rp__dim_apply(RP__DIM_MUL, *last, before / after);
+        return RP_OK;
+    }
+    if (!rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MOD, *last, after / before), 0))
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "self.size(-1) must be divisible by %lld to view %s as %s (different element sizes), but "
+                            "got %lld",
+                            (long long)(after / before), rp__dtype_title(from), rp__dtype_title(to),
+                            (long long)rp__dim_hint(*last));
+    *last = rp__dim_apply(RP__DIM_FLOORDIV, *last, after / before);
+    return RP_OK;
+}
+
+/* A row-major tensor as a row of `units`, whole numbers that are no larger than its elements. */
+static rp_tensor *as_units(rp_tensor *t, rp_dtype units) {
+    const int64_t each = (int64_t)(rp__dtype_bytes((rp_dtype)t->dtype) / rp__dtype_bytes(units));
+    const rp_dim n = rp__tensor_numel(t) * each, one = 1;
+    return rp__tensor_over(units, &n, &one, 1, t->offset * each, rp__storage_retain(t->storage));
+}
+
+rp_status rp__run_view_copy_dtype(const rp__call *call) {
+    static const rp_dtype of_bytes[] = {[1] = RP_U8, [2] = RP_I16, [4] = RP_I32, [8] = RP_I64};
+    rp_tensor *from = rp__run_contiguous(call->in[0], (rp_dtype)call->in[0]->dtype), *to = call->out[0];
+    if (rp__tensor_is_error(from)) return rp_error_status();
+    const size_t before = rp__dtype_bytes((rp_dtype)from->dtype), after = rp__dtype_bytes((rp_dtype)to->dtype);
+    const rp_dtype units = of_bytes[before < after ? before : after];
+    from = as_units(from, units);
+    to = as_units(to, units);
+    if (rp__tensor_is_error(from) || rp__tensor_is_error(to)) return rp_error_status();
+    return rp__run_copy(to, from);
 }
