@@ -483,6 +483,10 @@ RP_CALL rp_status rp_manual_seed(uint64_t seed); /* all default generators (torc
 RP_CALL rp_status rp_generator_seed(rp_generator *g, uint64_t seed);
 RP_CALL rp_status rp_generator_get(rp_generator *g, uint64_t *seed, uint64_t *offset); /* offset in Philox counters */
 RP_CALL rp_status rp_generator_set(rp_generator *g, uint64_t seed, uint64_t offset);
+/* In a graph that others record on an adopted stream (torch.cuda.graph) draws of g are an error: its replays cannot go on in g. Until the call with NULL
+   they read {seed, first counter} from the two words at `state`, memory of g's device, instead: whoever records has them written anew
+   for each replay, before what draws, and keeps them until that has run. All other draws are as before. */
+RP_CALL rp_status rp_generator_follow(rp_generator *g, const uint64_t *state);
 
 /* ---------------------------------------------------------------- tier 2: streams, events, raw capture */
 

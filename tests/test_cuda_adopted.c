@@ -196,6 +196,92 @@ static void test_capture_of_ops(void **state) {
     capture(false);
 }
 
+static void drawing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *h = rp_mul(rp_dropout(in[0], 0.5, RP_TRUE), rp_rand(RP_DIMS(200)));
+    out[0] = rp_add(h, rp_add(rp_randn(RP_DIMS(200)), rp_poisson(rp_abs(in[0]))));
+}
+
+/* Draws of a graph that the owner captures read seed and first counter at each replay, one call behind the other, and those outside go on
+   in the generator. */
+static void capture_draws(bool compiled) {
+    rp_scope scope = rp_scope_begin();
+    void *native = NULL, *warm = NULL, *graph = NULL, *exec = NULL;
+    CU(cu.stream_create(&native, 1));
+    CU(cu.stream_create(&warm, 1));
+    rp_stream *before = rp_current_stream(rp_cuda(0)), *s = rp_stream_wrap(rp_cuda(0), warm);
+    rp_fn fn = {drawing, NULL, 0, "drawing"};
+    rp_compiled *f = compiled ? rp_compile(fn, NULL) : rp_plain(fn);
+    rp_generator *g = rp_default_generator(rp_cuda(0));
+    rp_tensor *own = ramp(200, 0.01F),
+              *in = rp_from_blob(rp_data(own), RP_DIMS(200), NULL, RP_F32, rp_cuda(0), NULL, NULL),
+              *words = rp_from_data((int64_t[]){0, 0}, RP_DIMS(2), RP_I64), *out[2], *want[2], *outside = NULL,
+              *same = NULL;
+    OK(rp_declare_stable(in));
+    OK(rp_set_current_stream(s));
+    rp_stream_release(s);
+    for (int k = 0; k < 3; k++) OK(rp_call(f, &in, 1, out, 1));
+    OK(rp_synchronize(rp_cuda(0)));
+
+    assert_int_equal(rp_generator_follow(g, (const uint64_t *)((uintptr_t)rp_data(words) + 4)),
+                     RP_ERROR_INVALID_ARGUMENT);
+    (void)rp_error_take();
+    uint64_t seed = 0, offset = 0, now = 0;
+    OK(rp_generator_get(g, &seed, &offset));
+    CU(cu.begin(native, 0));
+    s = rp_stream_wrap(rp_cuda(0), native);
+    OK(rp_set_current_stream(s));
+    OK(rp_generator_follow(g, rp_data(words)));
+    for (int k = 0; k < 2; k++) OK(rp_call(f, &in, 1, &out[k], 1));
+    OK(rp_generator_follow(g, NULL));
+    (void)rp_rand(RP_DIMS(3));
+    assert_int_equal(rp_error_take(), RP_ERROR_CAPTURE);
+    rp_stream_release(s);
+    CU(cu.end(native, &graph));
+    CU(cu.instantiate(&exec, graph, 0));
+
+    s = rp_stream_wrap(rp_cuda(0), native);
+    OK(rp_generator_get(g, &seed, &now));
+    assert_int_equal(now, offset);
+    for (int64_t k = 0; k < 4; k++) {
+        const int64_t at[2] = {k == 3 ? 7 : 7 * k - 3, k == 3 ? 100 : INT64_C(1000000007) * k + 100};
+        (void)rp_copy_(words, rp_from_data(at, RP_DIMS(2), RP_I64));
+        OK(rp_generator_set(g, 11, 5));
+        OK(rp_call(f, &in, 1, &outside, 1));
+        CU(cu.launch(exec, native));
+        OK(rp_generator_get(g, &seed, &now));
+        OK(rp_generator_set(g, (uint64_t)at[0], (uint64_t)at[1]));
+        for (int i = 0; i < 2; i++) drawing(NULL, &in, 1, &want[i], 1);
+        for (int i = 0; i < 2; i++) near(out[i], want[i]);
+        OK(rp_generator_set(g, 11, 5));
+        drawing(NULL, &in, 1, &same, 1);
+        near(outside, same);
+        uint64_t again = 0;
+        OK(rp_generator_get(g, &seed, &again));
+        assert_int_equal(again, now);
+    }
+    OK(rp_set_current_stream(before));
+    rp_stream_release(s);
+    CU(cu.synchronize(native));
+    CU(cu.exec_destroy(exec));
+    CU(cu.graph_destroy(graph));
+    rp_compiled_release(f);
+    OK(rp_scope_end(scope, NULL, 0));
+    OK(rp_synchronize(rp_cuda(0)));
+    CU(cu.stream_destroy(warm));
+    CU(cu.stream_destroy(native));
+}
+
+static void test_capture_of_a_compiled_draw(void **state) {
+    (void)state;
+    capture_draws(true);
+}
+
+static void test_capture_of_draws(void **state) {
+    (void)state;
+    capture_draws(false);
+}
+
 /* Work and ends of tensors beside a capture that the library has not been told of: in the thread that captures, and in another. The allocator
    asks the driver about work that went before, which would end a capture in global mode. */
 static void *work_beside(void *of) {
@@ -302,7 +388,9 @@ int main(void) {
         /* before captures, whose streams are kept: a new one may lie where an old one was */
         cmocka_unit_test_setup(test_a_failed_adoption_leaves_the_capture, start),
         cmocka_unit_test_setup(test_work, start), cmocka_unit_test_setup(test_capture_of_a_compiled_call, start),
-        cmocka_unit_test_setup(test_capture_of_ops, start), cmocka_unit_test_setup(test_work_beside_a_capture, start),
+        cmocka_unit_test_setup(test_capture_of_ops, start),
+        cmocka_unit_test_setup(test_capture_of_a_compiled_draw, start),
+        cmocka_unit_test_setup(test_capture_of_draws, start), cmocka_unit_test_setup(test_work_beside_a_capture, start),
         cmocka_unit_test_setup(test_work_beside_a_capture_of_another_thread, start)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,8 +147,7 @@ class AsTraced:
 
 
 def recorded(device):
-    """Does a graph of the user's record what is called now? Its replays go on in PyTorch's generator, of which the library's knows nothing: what
-    draws random numbers is PyTorch's there."""
+    """Does a graph of the user's record what is called now?"""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
@@ -207,8 +206,6 @@ class Part:
                    "free_strides": self.free}
         self.program = _c.Program(name, len(arguments) + len(self.constants) + len(self.handed), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
         self.random = low.random
-        self.drawn_by_pytorch = 0  # calls that PyTorch ran, because a user's graph recorded them
-        self.gm = torch.fx.GraphModule(gm, gm.graph) if low.random else None  # of its graph as it is now
 
     def constant(self, n, gm):
         """A tensor of the graph's own becomes one more argument; who uses anything else has no operand."""
@@ -353,13 +350,18 @@ class Part:
     # ---- calls
 
     def draw(self):
-        """The library's generator goes on where PyTorch's stands; returns what tells PyTorch how far it went."""
+        """The library's generator goes on where PyTorch's stands; returns what is called behind the run, which tells PyTorch how far it went.
+        In a graph of the user's each replay begins where two numbers say that PyTorch draws in it."""
+        if recorded(self.device):
+            state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=self.device)
+            _c.follow_generator(*self.place, state.data_ptr())
+            return lambda held=state: _c.follow_generator(*self.place, 0)  # until then no other tensor of the graph lies there
         if self.device.type == "cuda":
             generator = torch.cuda.default_generators[self.device.index or 0]
             _c.set_generator(*self.place, generator.initial_seed() & (2**64 - 1), generator.get_offset() // 4)
             return lambda: generator.set_offset(4 * _c.get_generator(*self.place)[1])
         _c.set_generator(*self.place, int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64)), 0)
-        return None
+        return lambda: None
 
     def run(self, args):
         """A list of arguments, emptied, to a list of results."""
@@ -370,9 +372,6 @@ class Part:
             out = self.program.call(args)
             args.clear()
             return out
-        if self.random and recorded(self.device):
-            self.drawn_by_pytorch += 1
-            return list(Compiled.eager(self.gm, args))
         given = args
         if self.constants or self.handed or self.low.shifts or self.tokens:
             given = [*args, *self.constants, *(f(args) for f in self.handed)]
@@ -382,10 +381,11 @@ class Part:
                 given[k] = NOTHING
         if self.random:
             with DRAWING:
-                advance = self.draw()
-                got = self.program.run(given)
-                if advance:
-                    advance()
+                behind = self.draw()
+                try:
+                    got = self.program.run(given)
+                finally:
+                    behind()
         else:
             got = self.program.run(given)
         if self.restride is None:

@@ -34,11 +34,6 @@ class Graph:
         """Results that are copied at every call into the strides that PyTorch expects."""
         return sum(len(p.restride or ()) for p in (ref() for ref in self._parts) if p is not None)
 
-    @property
-    def drawn_by_pytorch(self):
-        """Calls in a torch.cuda.graph of programs that draw random numbers: PyTorch ran them."""
-        return sum(p.drawn_by_pytorch for p in (ref() for ref in self._parts) if p is not None)
-
     def facts(self):
         """The library's own facts, of all programs: (kind, reason, message, site, count, of)."""
         return [fact for p in self.programs for fact in p.explain()]
@@ -68,8 +63,7 @@ class Report:
         for g in self.graphs:
             split = f"; {len(g.eager)} nodes run in PyTorch" if g.eager else ""
             copied = f"; {g.copied} results are copied into other strides" if g.copied else ""
-            drawn = f"; {g.drawn_by_pytorch} calls with random numbers were recorded in a torch.cuda.graph and run in PyTorch" if g.drawn_by_pytorch else ""
-            lines.append(f"  {g.kind}: {g.nodes} nodes in {g.parts} program{'s' * (g.parts != 1)}{split}{copied}{drawn}")
+            lines.append(f"  {g.kind}: {g.nodes} nodes in {g.parts} program{'s' * (g.parts != 1)}{split}{copied}")
         for (op, reason), n in self.reasons.most_common():
             lines.append(f"  {n} x {op}: {reason}")
         return "\n".join(lines)

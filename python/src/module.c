@@ -100,6 +100,16 @@ static PyObject *get_generator(PyObject *module, PyObject *args) {
     return Py_BuildValue("(KK)", (unsigned long long)seed, (unsigned long long)offset);
 }
 
+static PyObject *follow_generator(PyObject *module, PyObject *args) {
+    (void)module;
+    int type, index;
+    unsigned long long state;
+    if (!PyArg_ParseTuple(args, "iiK", &type, &index, &state)) return NULL;
+    rp_generator *g = (rp_default_generator)((rp_device){(rp_device_type)type, index});
+    if ((rp_generator_follow)(g, (const uint64_t *)(uintptr_t)state) != RP_OK) return py_fail("follow_generator");
+    Py_RETURN_NONE;
+}
+
 static PyObject *set_threads(PyObject *module, PyObject *n) {
     (void)module;
     if ((rp_set_num_threads)((int)PyLong_AsLong(n)) != RP_OK) return py_fail("set_threads");
@@ -142,6 +152,8 @@ static PyMethodDef functions[] = {
     {"dtypes", dtypes, METH_NOARGS, "numbers of the element types by name"},
     {"backends", backends, METH_NOARGS, "names of the library's backends"},
     {"set_generator", set_generator, METH_VARARGS, "(device type, index, seed, offset) of a default generator"},
+    {"follow_generator", follow_generator, METH_VARARGS,
+     "(device type, index, address): what draws of the default generator read in a graph of others; 0: nothing"},
     {"get_generator", get_generator, METH_VARARGS, "(seed, offset) of a default generator"},
     {"set_threads", set_threads, METH_O, "threads of the CPU"},
     {"set_precision", set_precision, METH_VARARGS,

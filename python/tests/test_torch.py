@@ -4,6 +4,7 @@ usage: python -m unittest discover -s python/tests   (where the wheel and PyTorc
 
 REPRISE_TEST_DEVICE=cuda runs everything on a GPU."""
 import copy
+import ctypes
 import gc
 import math
 import operator
@@ -31,6 +32,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 import reprise
+from reprise import _c
 from reprise.constructors import move
 from reprise.dynamo import SAVED, as_traced, bind, compile_graph, mark_saved
 from reprise.lower import FLOW, Lowering
@@ -873,26 +875,25 @@ class Random(Door):
         model.eval()
         self.same(run(x), model(x))
 
-    def test_what_a_graph_of_the_users_records_is_drawn_by_pytorch(self):
-        """Its replays go on in PyTorch's generator. Here a call is told that it is recorded: it draws what PyTorch draws, and the backward that
-        the library runs has those masks, whatever strides they come with."""
-        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.GELU(), nn.Linear(16, 4), nn.Dropout(0.3))
-        run, x = torch.compile(model, backend="reprise"), torch.randn(6, 8, requires_grad=True)
-        run(x).sum().backward()
-        graphs = reprise.explain().graphs
-        with mock.patch("reprise.dynamo.recorded", lambda device: True):
-            for _ in range(2):
-                found = []
-                for f in (run, model):
-                    torch.manual_seed(3)
-                    y = f(x)
-                    found.append((y, *torch.autograd.grad(y.square().sum(), (x, *model.parameters()))))
-                for a, b in zip(*found):
-                    self.same(a, b)
-        self.assertEqual(len(reprise.explain().graphs), len(graphs))
-        self.assertIn("2 calls with random numbers were recorded", str(reprise.explain()))
-        torch.manual_seed(3)
-        self.assertFalse(torch.equal(run(x), y))  # beside a graph the numbers are the library's
+    @ON_CPU
+    def test_what_a_graph_of_the_users_records_begins_where_pytorch_draws(self):
+        """Two numbers of PyTorch's generator are what each replay begins from. Here a call is told that it is recorded."""
+        run, x = torch.compile(nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5)), backend="reprise"), torch.randn(6, 8)
+        run(x)
+        calls, follow = [], _c.follow_generator
+
+        def seen(kind, index, address):
+            calls.append((kind, index, (ctypes.c_int64 * 2).from_address(address)[:] if address else None))
+            follow(kind, index, address)
+
+        with mock.patch("reprise.dynamo.recorded", lambda device: True), mock.patch("reprise._c.follow_generator", seen):
+            torch.manual_seed(3)
+            self.assertEqual(run(x).shape, (6, 16))
+            torch.manual_seed(3)
+            want = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64).tolist()
+        self.assertEqual(calls, [(0, 0, want), (0, 0, None)])
+        with self.assertRaisesRegex(reprise.Error, "two words"):
+            follow(0, 0, 4)
 
     def test_products_of_groups(self):
         """Of rows, of columns, and of what is summed over; some groups are empty, and some rows belong to none."""
@@ -1555,6 +1556,24 @@ class Graphs(Door):
         for t in seen:
             kept = t != 0
             self.same(t[kept], (model[0](x) * 2)[kept])
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_random_numbers_of_graphed_callables_train(self):
+        """Each step has a mask of its own, which its backward goes by."""
+        model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5))
+        run = torch.cuda.make_graphed_callables(torch.compile(model, backend="reprise"), (torch.randn(4, 8, requires_grad=True),))
+        masks = []
+        for _ in range(3):
+            x = torch.randn(4, 8, requires_grad=True)
+            model.zero_grad()
+            y = run(x)
+            masks.append(y != 0)
+            found = torch.autograd.grad(y.square().sum(), (x, *model.parameters()))
+            want = (F.linear(x, model[0].weight, model[0].bias) * masks[-1] * 2).square().sum()
+            for a, b in zip(found, torch.autograd.grad(want, (x, *model.parameters()))):
+                self.same(a, b)
+        self.assertFalse(torch.equal(masks[0], masks[1]) or torch.equal(masks[1], masks[2]))
+        self.assertEqual(dict(reprise.explain().reasons), {})
 
     def test_graphed_callables_train(self):
         model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))

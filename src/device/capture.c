@@ -256,11 +256,10 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
 
 rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters, rp__random_draw *out,
                               rp__random_memory **memory) {
-    if (c->others)
-        return rp__fail(
-            RP_ERROR_CAPTURE,
-            "random numbers in a capture that the library did not begin: its replays could not go on in the "
-            "generator");
+    if (c->others) {
+        RP_TRY(rp__random_take_followed(g, counters, out, memory));
+        return rp__capture_hold_random(c, g, *memory);
+    }
     rp__capture_random *r = NULL;
     for (size_t i = 0; i < c->n_random && !r; i++) {
         if (c->random[i].generator == g && !c->random[i].borrowed) r = &c->random[i];

@@ -73,6 +73,7 @@ void rp__generator_drop(rp_generator *g) {
     if (!g || !g->device || g == g->device->generator ||
         atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
+    rp__random_memory_release(g->followed);
     pthread_mutex_destroy(&g->lock);
     rp__handle_free(g);
 }
@@ -128,7 +129,51 @@ rp_status rp_manual_seed_at(const char *site, uint64_t seed) {
     return RP_OK;
 }
 
+static void keep_memory(void *ctx) { (void)ctx; /* whoever gave it frees it */ }
+
+static rp_status memory_of_others(rp__device *d, const uint64_t *state, rp__random_memory **out) {
+    rp__random_memory *m = *out = rp__calloc(1, sizeof *m);
+    if (!m) return RP__OOM("a generator's state");
+    atomic_init(&m->refs, 1);
+    m->device = d;
+    rp_status status = rp__block_foreign(d, (void *)(uintptr_t)state, 2 * sizeof *state, keep_memory, NULL, &m->block);
+    if (status == RP_OK) return RP_OK;
+    rp__free(m);
+    *out = NULL;
+    return status;
+}
+
+rp_status rp_generator_follow_at(const char *site, rp_generator *g, const uint64_t *state) {
+    RP__CALLED_FROM(site);
+    rp__random_memory *m = NULL;
+    RP_TRY(generator_check(g));
+    if ((uintptr_t)state % sizeof *state)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "generator_follow: the state is two words of 64 bits, not at %p",
+                        (const void *)state);
+    if (state) RP_TRY(memory_of_others(g->device, state, &m));
+    rp__lock(&g->lock);
+    rp__random_memory *before = g->followed;
+    g->followed = m;
+    g->followed_used = 0;
+    rp__unlock(&g->lock);
+    rp__random_memory_release(before);
+    return RP_OK;
+}
+
 /* ---- draws */
+
+rp_status rp__random_take_followed(rp_generator *g, uint64_t counters, rp__random_draw *out,
+                                   rp__random_memory **memory) {
+    rp__lock(&g->lock);
+    *memory = g->followed;
+    if (g->followed) *out = (rp__random_draw){g->followed->block->data, 0, g->followed_used};
+    g->followed_used += counters;
+    rp__unlock(&g->lock);
+    if (*memory) return RP_OK;
+    return rp__fail(RP_ERROR_CAPTURE,
+                    "random numbers in a capture that the library did not begin: its replays could not go on in the "
+                    "generator, unless they find its state in memory (rp_generator_follow)");
+}
 
 rp__random_memory *rp__random_memory_retain(rp__random_memory *m) {
     if (m) atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);

@@ -12,7 +12,9 @@ struct rp_generator {
     atomic_uint refs;
     rp__device *device;
     rp__mutex lock;
-    uint64_t seed, offset; /* host truth: the next op's first counter */
+    uint64_t seed, offset;              /* host truth: the next op's first counter */
+    struct rp__random_memory *followed; /* what draws in captures of others read; NULL: they are an error */
+    uint64_t followed_used;             /* counters behind it */
 };
 
 rp_status rp__generator_open(rp__device *d,
@@ -44,6 +46,9 @@ void rp__random_memory_release(rp__random_memory *m);
 /* rp__random_reserve that also says whose memory out->state is: *memory is borrowed, NULL outside captures. */
 rp_status rp__random_take(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out,
                           rp__random_memory **memory);
+/* rp__random_reserve in a capture of others: from what the generator follows. */
+rp_status rp__random_take_followed(rp_generator *g, uint64_t counters, rp__random_draw *out,
+                                   rp__random_memory **memory);
 /* Where the next draw of g on s will be, without drawing it. */
 rp_status rp__random_peek(rp_generator *g, rp_stream *s, rp__random_draw *out, rp__random_memory **memory);
 
