@@ -30,6 +30,7 @@ import torch  # noqa: E402
 
 import reprise  # noqa: E402
 import families  # noqa: E402, F401: fills the zoo, too
+import kinds  # noqa: E402, F401: and so does this
 from zoo import ZOO  # noqa: E402
 
 logging.getLogger("torch").setLevel(logging.CRITICAL)
@@ -39,7 +40,7 @@ torch._dynamo.config.allow_rnn = True  # a recurrent layer is part of the graph
 SINGLE, DOUBLE, INSIDE = 2e-4, 1e-8, 1e-5
 STRAY = 8  # times what eager strays by itself
 SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5", "mamba", "switch", "xcit", "bloom", "mpt", "mistral", "gemma", "gemma2", "phi", "qwen3_moe", "deepseek",
-                 "gpt_oss", "mamba2", "longformer", "evonorm", "efficientvit", "naflexvit", *families.SINGLE_INSIDE}
+                 "gpt_oss", "mamba2", "longformer", "evonorm", "efficientvit", "naflexvit", *families.SINGLE_INSIDE, *kinds.SINGLE_INSIDE}
 DEVICE = "cpu"  # --device
 
 

@@ -6,6 +6,7 @@ REPRISE_TEST_DEVICE=cuda runs everything on a GPU."""
 import copy
 import ctypes
 import gc
+import importlib.util
 import math
 import operator
 import os
@@ -912,6 +913,16 @@ class Random(Door):
             got, want = (torch.autograd.grad(f(x, y, offs).square().sum(), (x, y)) for f in (run, lambda x, y, offs: F.grouped_mm(x, y, offs=offs).sin()))
             for p, q in zip(got, want):
                 self.same(p, q, 1e-4)
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "without transformers")
+    def test_products_of_groups_of_transformers(self):
+        from transformers.integrations import moe  # noqa: F401: makes the op
+        f, offs = lambda x, y, offs: torch.ops.transformers.grouped_mm_fallback(x, y, offs).sin(), torch.tensor([3, 3, 10, 16], dtype=torch.int32)
+        x, y = torch.randn(16, 24, requires_grad=True), torch.randn(4, 24, 32, requires_grad=True)
+        run = torch.compile(f, backend="reprise", fullgraph=True)
+        self.same(run(x, y, offs), f(x, y, offs))
+        for a, b in zip(*(torch.autograd.grad(g(x, y, offs).square().sum(), (x, y)) for g in (run, f))):
+            self.same(a, b, 1e-5)
 
     def test_views_of_another_type(self):
         f = lambda x: (x.view(torch.int32) & 0x7fffff, (x * 2).view(torch.uint8), x.to(torch.bfloat16).view(torch.float32), x.abs().view(torch.int64).view(torch.float64))
