@@ -70,8 +70,13 @@ static void compare(world *w, const twin *x) {
     static float have[MAX];
     order(w, x);
     OK(rp_to_host(x->t, have, (size_t)x->n * sizeof *have));
-    for (int64_t i = 0; i < x->n; i++)
-        if (have[i] != x->value) wrong(w, "a tensor holds what it was not given");
+    for (int64_t i = 0; i < x->n; i++) {
+        char what[128];
+        if (have[i] == x->value) continue;
+        (void)snprintf(what, sizeof what, "element %lld of %lld is %g instead of %g", (long long)i, (long long)x->n,
+                       (double)have[i], (double)x->value);
+        wrong(w, what);
+    }
 }
 
 static void drop(world *w, twin *x, bool look) {

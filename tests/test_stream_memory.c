@@ -68,11 +68,13 @@ static rp_tensor *run(how h, rp_compiled *f, rp_tensor *x, rp_stream *here, rp_s
     return y;
 }
 
-/* The argument is released while another stream reads it, and memory like it is written. */
-static void released(how h, const rp_compile_options *options) {
-    rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device);
+/* The argument is released while another stream reads it, and memory like it is written. `back`: that other is the default stream. */
+static void released_by(how h, const rp_compile_options *options, bool back) {
+    rp_stream *first = rp_current_stream(device), *side = rp_stream_new(device);
+    rp_stream *here = back ? side : first, *there = back ? first : side;
     rp_compiled *f = rp_compile(fn, options);
-    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+    OK(rp_set_current_stream(here));
+    for (size_t k = back; k < sizeof sizes / sizeof *sizes; k++) {
         for (int round = 0; round < ROUNDS; round++) {
             rp_scope outer = rp_scope_begin(), inner = rp_scope_begin();
             rp_tensor *y = run(h, f, wave(sizes[k], round + 1), here, there);
@@ -86,8 +88,13 @@ static void released(how h, const rp_compile_options *options) {
             OK(rp_scope_end(outer, NULL, 0));
         }
     }
+    OK(rp_set_current_stream(first));
     rp_compiled_release(f);
-    rp_stream_release(there);
+    rp_stream_release(side);
+}
+static void released(how h, const rp_compile_options *options) {
+    released_by(h, options, false);
+    released_by(h, options, true);
 }
 
 static void test_released(void **state) {

@@ -36,12 +36,23 @@ const char *rp__device_text(rp_device id, char buf[24]) {
     return buf;
 }
 
-rp_status rp__device_open(rp__device *d) {
-    d->default_stream = rp__handle_new(RP__HANDLE_STREAM, sizeof *d->default_stream);
-    if (!d->default_stream) return RP__OOM("a device's default stream");
-    rp_stream *s = d->default_stream;
+/* Numbers begin at 1, the default stream's too: 0 is no stream where one is remembered by its number. */
+static rp_stream *stream_handle(rp__device *d) {
+    static _Atomic uint64_t ids;
+    rp_stream *s = rp__handle_new(RP__HANDLE_STREAM, sizeof *s);
+    if (!s) {
+        RP__OOM("a stream");
+        return NULL;
+    }
     atomic_init(&s->refs, 1);
     s->device = d;
+    s->id = atomic_fetch_add(&ids, 1) + 1;
+    return s;
+}
+
+rp_status rp__device_open(rp__device *d) {
+    rp_stream *s = d->default_stream = stream_handle(d);
+    if (!s) return RP_ERROR_OUT_OF_MEMORY;
     s->is_default = true;
     rp_status status = d->ops->stream_create(d, s);
     if (status != RP_OK) {
@@ -200,19 +211,6 @@ rp_stream *rp_stream_new_at(const char *site, rp_device device) {
     atomic_store_explicit(&several_streams, true, memory_order_relaxed);
     rp__device *d = rp__device_get(device);
     return d ? rp__stream_new(d) : &error_stream;
-}
-
-static rp_stream *stream_handle(rp__device *d) {
-    static _Atomic uint64_t ids;
-    rp_stream *s = rp__handle_new(RP__HANDLE_STREAM, sizeof *s);
-    if (!s) {
-        RP__OOM("a stream");
-        return NULL;
-    }
-    atomic_init(&s->refs, 1);
-    s->device = d;
-    s->id = atomic_fetch_add(&ids, 1) + 1;
-    return s;
 }
 
 rp_stream *rp__stream_new(rp__device *d) {
