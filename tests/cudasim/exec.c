@@ -81,7 +81,6 @@ static void *stack_prepare(unsigned char *top, void (*entry)(void)) {
 
 typedef struct stack {
     unsigned char *top;
-    void *sp;
     struct stack *next;
 } stack;
 
@@ -94,6 +93,7 @@ typedef struct async_copy {
 enum { T_NEW, T_READY, T_BARRIER, T_WARP, T_GRID, T_DONE };
 
 typedef struct dthread {
+    void *sp; /* while it waits */
     struct cudasim_thread pub;
     stack *stack;
     int state;
@@ -158,7 +158,8 @@ unsigned int sim_fibers_suspended(void) { return n_suspended; }
 
 static stack *stack_take(void) {
     if (!free_stacks) {
-        size_t page = (size_t)sysconf(_SC_PAGESIZE), each = STACK_BYTES + page;
+        static unsigned int colour; /* tops at one place of their pages would push each other out of the first cache */
+        size_t page = (size_t)sysconf(_SC_PAGESIZE), each = STACK_BYTES + 2 * page;
         unsigned char *slab =
             mmap(NULL, each * STACK_SLAB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (slab == MAP_FAILED) {
@@ -166,12 +167,12 @@ static stack *stack_take(void) {
             abort();
         }
         for (int i = 0; i < STACK_SLAB; i++) { /* a guard page below each */
-            if (mprotect(slab + each * (size_t)i + page, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
+            if (mprotect(slab + each * (size_t)i + page, each - page, PROT_READ | PROT_WRITE) != 0) {
                 sim_complain("no memory for fiber stacks");
                 abort();
             }
             stack *s = sim_alloc(1, sizeof *s);
-            s->top = slab + each * (size_t)(i + 1);
+            s->top = slab + each * (size_t)(i + 1) - 64 * (colour++ * 23 % 64);
             s->next = free_stacks;
             free_stacks = s;
         }
@@ -190,7 +191,7 @@ static void stack_give(stack *s) {
 
 static void to_scheduler(void) {
     in_fiber = 0;
-    cudasim_switch(&current->stack->sp, scheduler_sp);
+    cudasim_switch(&current->sp, scheduler_sp);
     in_fiber = 1;
 }
 
@@ -712,7 +713,7 @@ static void block_run(block *b) {
         if (fresh) {
             current = next_unstarted(b);
             current->stack = stack_take();
-            current->stack->sp = stack_prepare(current->stack->top, fiber_main);
+            current->sp = stack_prepare(current->stack->top, fiber_main);
         } else if (b->n_ready > 0) {
             unsigned int i = sim_random(b->n_ready);
             current = &b->threads[b->ready[i]];
@@ -736,7 +737,7 @@ static void block_run(block *b) {
         unsigned int done = b->done, started = b->started;
         bool before = b->progress;
         b->progress = false;
-        cudasim_switch(&scheduler_sp, current->stack->sp);
+        cudasim_switch(&scheduler_sp, current->sp);
         in_fiber = 0;
         if (fault_now) {
             return;
