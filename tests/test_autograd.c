@@ -338,6 +338,13 @@ static void higher_derivatives(void **state) {
         ok(rp_grad(&y, 1, &f, 1, NULL, NULL, &g2));
         EQUAL(g2, 10 * 2 + 100 * q, 2 + 100 * p, q + 10 * p);
     }
+    /* Partial products leave the range of float32, the whole does not. */
+    f = LEAF(0x1p100, 0x1p-120, 0x1p100, 0x1p-80);
+    y = rp_prod(f);
+    EQUAL(y, 1);
+    ok(rp_grad(&y, 1, &f, 1, NULL, NULL, &g1));
+    EQUAL(g1, 0x1p-100, 0x1p120, 0x1p-100, 0x1p80);
+    EQUAL(rp_cumprod(VEC(0x1p100, 0x1p100, 0x1p-120, 0x1p-80), 0), 0x1p100, INFINITY, 0x1p80, 1);
     /* Gradient penalty: .grad of a penalty on a gradient; create_graph into .grad accumulates out of place. */
     rp_tensor *w = LEAF(3);
     ok(rp_backward(sum(rp_pow_scalar(w, rp_i64(3))), NULL, CREATE));

@@ -88,9 +88,17 @@ void rp__lower_amax(rp__lower *lw) {
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_MAX, rp__lw_in(lw, 0)));
 }
 
+/* Factors of float32 in float64: partial products leave the range of float32 long before they leave that of float64, and what is
+   below it costs a processor a hundred times as much an operation. */
+static rp__val product(rp__lower *lw, rp__val a, rp_dtype compute) {
+    const rp_dtype wide = compute == RP_F32 ? RP_F64 : compute;
+    return rp__lw_cast(lw, rp__lw_reduce(lw, RP__REDUCE_PROD, rp__lw_cast(lw, a, wide)), compute);
+}
+
 void rp__lower_prod(rp__lower *lw) {
+    const rp_dtype out = rp__lw_out_dtype(lw, 0);
     set_inner(lw);
-    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_PROD, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0))));
+    rp__lw_out_row(lw, 0, product(lw, rp__lw_in_as(lw, 0, out), rp__lw_compute(out)));
 }
 
 rp_status rp__infer_prod_others(const rp__call *call, rp__meta *out) {
@@ -108,12 +116,12 @@ void rp__lower_prod_others(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     rp__val zero = rp__lw_const_i(lw, compute, 0), is_zero = rp__lw_2(lw, RP__EQ, x, zero);
     rp__val safe = rp__lw_3(lw, RP__WHERE, is_zero, rp__lw_const_i(lw, compute, 1), x);
-    rp__val product = rp__lw_reduce(lw, RP__REDUCE_PROD, safe);
+    rp__val others = product(lw, safe, compute);
     rp__val zeros = rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_cast(lw, is_zero, RP_I64));
     rp__val only = rp__lw_2(lw, RP__EQ, zeros, rp__lw_const_i(lw, RP_I64, 1));
     rp__val none = rp__lw_2(lw, RP__EQ, zeros, rp__lw_const_i(lw, RP_I64, 0));
-    rp__val at_zero = rp__lw_3(lw, RP__WHERE, only, product, zero);
-    rp__val elsewhere = rp__lw_3(lw, RP__WHERE, none, rp__lw_2(lw, RP__DIV, product, safe), zero);
+    rp__val at_zero = rp__lw_3(lw, RP__WHERE, only, others, zero);
+    rp__val elsewhere = rp__lw_3(lw, RP__WHERE, none, rp__lw_2(lw, RP__DIV, others, safe), zero);
     rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, is_zero, at_zero, elsewhere));
 }
 

@@ -28,12 +28,20 @@ static void set_row(rp__lower *lw, bool reversed) {
 }
 
 /* Elements are converted to the result's type first, as PyTorch does with dtype=. */
-static void cumulate(rp__lower *lw, rp__scan_kind kind, bool reversed) {
+static rp__val elements(rp__lower *lw, bool reversed) {
     set_row(lw, reversed);
-    rp__lw_out(lw, 0, rp__lw_scan(lw, kind, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0))));
+    return rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0));
+}
+static void cumulate(rp__lower *lw, rp__scan_kind kind, bool reversed) {
+    rp__lw_out(lw, 0, rp__lw_scan(lw, kind, elements(lw, reversed)));
 }
 void rp__lower_cumsum(rp__lower *lw) { cumulate(lw, RP__SCAN_SUM, false); }
-void rp__lower_cumprod(rp__lower *lw) { cumulate(lw, RP__SCAN_PROD, false); }
+/* In float64, as prod of reduce.c. */
+void rp__lower_cumprod(rp__lower *lw) {
+    const rp_dtype compute = rp__lw_compute(rp__lw_out_dtype(lw, 0));
+    const rp__val a = elements(lw, false), wide = compute == RP_F32 ? rp__lw_cast(lw, a, RP_F64) : a;
+    rp__lw_out(lw, 0, rp__lw_cast(lw, rp__lw_scan(lw, RP__SCAN_PROD, wide), compute));
+}
 
 rp_status rp__infer_cumsum_reversed(const rp__call *call, rp__meta *out) {
     unsigned dim;
