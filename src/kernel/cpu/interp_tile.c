@@ -254,8 +254,10 @@ static void scan_tile(run *r, const rp__insn *i, char *d, int64_t n) {
         }
         if (!first)
             COMBINE(state, v, a->step);
+        else if (a->step)
+            memcpy(state, v, (size_t)bytes);
         else
-            for (int64_t j = 0; j < r->w; j++) memcpy(state + j * s->size, v + (a->step ? j * s->size : 0), s->size);
+            for (int64_t j = 0; j < bytes; j += 64) memcpy(state + j, v, (size_t)(bytes - j < 64 ? bytes - j : 64));
         memcpy(d, pos < RP__SCAN_BLOCK ? state : before, (size_t)bytes);
         if (pos >= RP__SCAN_BLOCK) COMBINE(d, state, 1);
     }
