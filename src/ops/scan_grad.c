@@ -1,4 +1,6 @@
 /* Derivatives of scan.c. */
+#include <string.h>
+
 #include "ops/grad.h"
 #include "ops/private.h"
 
@@ -23,18 +25,47 @@ static rp_tensor *shift(rp_tensor *t, int64_t dim, int64_t n, double value) {
     return rp_cat(parts, 2, dim);
 }
 
-/* Of element k the sum over i >= k of grad[i] times the product of all elements up to i but k: the product of those before k, times
-   what lies behind, which is s[k] = grad[k] + x[k + 1] s[k + 1]. Steps of 1, 2, 4, ... join neighbours: products and sums alone, so
-   that all derivatives are right at zeros too, and have the same bits with and without a graph. How many steps there are is the
-   graph. */
-static rp_tensor *cumprod_slopes(rp_tensor *x, rp_tensor *y, rp_tensor *grad, int64_t dim) {
-    const int64_t n = rp__dim_value(x->size[dim]);
-    rp_tensor *before = shift(y, dim, 1, 1.0), *factor = shift(x, dim, -1, 0.0), *sum = grad;
-    for (int64_t by = 1; by < n; by *= 2) {
-        sum = rp_add(sum, rp_mul(factor, shift(sum, dim, -by, 0.0)));
-        if (by * 2 < n) factor = rp_mul(factor, shift(factor, dim, -by, 0.0));
+enum { TOGETHER = 8 };
+/* s[k] = sum[k] + factor[k] s[k + 1], and behind the last 0. As many neighbours as stand TOGETHER are one first, whose own s is found in the
+   same way, and then each of them; what is left over at the end are zeros. So the work is a few times that of one pass, and how many steps there are is
+   the graph. */
+static rp_tensor *recurrence(rp_tensor *sum, rp_tensor *factor, int64_t dim) {
+    const int64_t n = rp__dim_value(sum->size[dim]), each = n < TOGETHER ? n : TOGETHER, over = n % each;
+    rp_tensor *s[TOGETHER], *f[TOGETHER], *part[TOGETHER];
+    if (over) {
+        rp_dim size[RP_MAX_DIMS];
+        memcpy(size, sum->size, sum->ndim * sizeof *size);
+        size[dim] = each - over;
+        rp_tensor *zeros = rp_zeros_like(rp_expand(rp_slice(sum, dim, 0, 1), size, sum->ndim, NULL));
+        sum = rp_cat(RP_TENSORS(sum, zeros), dim), factor = rp_cat(RP_TENSORS(factor, zeros), dim);
     }
-    return rp_mul(before, sum);
+    const int64_t whole = n + (over ? each - over : 0);
+    for (int64_t k = 0; k < each; k++) {
+        s[k] = rp_slice(sum, dim, k, whole, each);
+        f[k] = rp_slice(factor, dim, k, whole, each);
+    }
+    rp_tensor *next = NULL;
+    if (whole > each) {
+        rp_tensor *all = s[each - 1], *through = f[each - 1];
+        for (int64_t k = each - 2; k >= 0; k--) {
+            all = rp_add(s[k], rp_mul(f[k], all));
+            through = rp_mul(f[k], through);
+        }
+        next = shift(recurrence(all, through, dim), dim, -1, 0.0);
+    }
+    for (int64_t k = each - 1; k >= 0; k--) {
+        part[k] = next ? rp_add(s[k], rp_mul(f[k], next)) : s[k];
+        next = part[k];
+    }
+    rp_tensor *out = rp_flatten(rp_stack(part, (size_t)each, dim + 1), dim, dim + 1);
+    return over ? rp_slice(out, dim, 0, n) : out;
+}
+
+/* Of element k the sum over i >= k of grad[i] times the product of all elements up to i but k: the product of those before k, times
+   what lies behind, which is s[k] = grad[k] + x[k + 1] s[k + 1]. Products and sums alone, so that all derivatives are right at zeros
+   too, and have the same bits with and without a graph. */
+static rp_tensor *cumprod_slopes(rp_tensor *x, rp_tensor *y, rp_tensor *grad, int64_t dim) {
+    return rp_mul(shift(y, dim, 1, 1.0), recurrence(grad, shift(x, dim, -1, 0.0), dim));
 }
 
 rp_status rp__vjp_cumprod(const rp__vjp *g) {
