@@ -42,7 +42,8 @@ enum {
 };
 enum {
     MOST_UNITS = 512,                /* more fill threads with each step's product alone */
-    FEW = RP__GEMM_STREAM_TILE_M,    /* sequences whose products read w as it lies, and sooner by columns */
+    FEW = RP__GEMM_STREAM_TILE_M,    /* sequences of an item at least */
+    BESIDE = 12,                     /* up to which products read w as it lies, and sooner by columns */
     TURNS = 4,                       /* steps that are worth its transposition */
     ALONE = 1 << 18,                 /* cycles of all that are one item's */
     MOST_EACH = RP__GEMM_MAX_TILE_M, /* rows of one tile */
@@ -190,7 +191,7 @@ static rp__kernel forward_kernel = {.kind = RP__KERNEL_CPU, .name = "recur", .ke
 static rp__kernel backward_kernel = {
     .kind = RP__KERNEL_CPU, .name = "recur_backward", .key = {2, 0x7265637572}, .cpu = backward};
 
-static bool turns(const rp__operand *o) { return o[1].size[0] <= FEW && o[5].size[0] >= TURNS; }
+static bool turns(const rp__operand *o) { return o[1].size[0] <= BESIDE && o[5].size[0] >= TURNS; }
 
 size_t rp__cpu_recur_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                const rp__library_call *call) {
