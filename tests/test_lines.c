@@ -413,6 +413,89 @@ static void wide_norms(void **state) {
     if (rp__tiles_named("avx2")) assert_true(in_rows > 0 && apart_rows > 0);
 }
 
+/* Losses of classes, whose rows read one logit at a computed place and, for their gradient, know where along them an element is: eager
+   and compiled, served by line functions, with classes that are ignored, and one that no row has. */
+static int loss_lines, loss_rows;
+static rp_status look_at_loss(rp__launch_recorder *self, rp_stream *s, const rp__launch *l) {
+    (void)self;
+    const rp__cpu_loop *loop = l->kernel->payload;
+    if (loop->programs[RP__PLAN_RECOMPUTE] && strstr(l->op, "cross_entropy_rows")) {
+        loss_rows++;
+        loss_lines += (l->words[0] & 0xff) == RP__WALK_ALONG && atomic_load(&loop->line[RP__PLAN_RECOMPUTE]) != NULL;
+    }
+    return s->device->ops->launch(s->device, s, l);
+}
+static void loss_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const bool *slopes = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = rp_cross_entropy(in[0], in[1], NULL, 1, 3, 0);
+    if (*slopes) assert_int_equal(rp_grad(out, 1, in, 1, in + 2, NULL, out + 1), RP_OK);
+}
+static void losses_of(rp_dtype dtype, int64_t rows, int64_t classes, bool outside) {
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    rp_scope scope = rp_scope_begin();
+    rp_manual_seed((uint64_t)(rows + classes));
+    rp_tensor *in[] = {rp_to_dtype(rp_mul_scalar(rp_randn(RP_DIMS(rows, classes)), rp_f64(4)), dtype),
+                       rp_randint(0, classes, RP_DIMS(rows)), rp_to_dtype(rp_randn(NULL, 0), dtype)};
+    if (outside) rp_fill_(rp_select(in[1], 0, rows - 1), rp_i64(classes));
+    for (int form = 0; form < 2; form++) {
+        bool slopes = form;
+        rp_tensor *want[2] = {NULL};
+        for (int how = 0; how < 4; how++) { /* the interpreter, line functions, compiled functions by either */
+            rp__line_table_off = how == 0 || how == 2;
+            for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+                if (!rp__tiles_named(isas[k])) continue;
+                rp_set_requires_grad(in[0], slopes);
+                rp_set_grad_enabled(slopes);
+                rp__tiles twin = *rp__tiles_named(isas[k]);
+                rp__tiles_set(&twin);
+                rp_tensor *got[2] = {NULL};
+                loss_body(&slopes, in, 3, got, 2);
+                rp__tiles_set(rp__tiles_named(isas[k]));
+                (void)rp_synchronize(rp_cpu());
+                (void)rp_error_take();
+                if (how < 2) {
+                    rp__launch_recorder recorder = {.record = look_at_loss};
+                    rp__launch_recorder *old = how ? rp__launch_recorder_set(&recorder) : NULL;
+                    loss_body(&slopes, in, 3, got, 2);
+                    if (how) rp__launch_recorder_set(old);
+                } else {
+                    rp_compiled *f = rp_compile((rp_fn){loss_body, &slopes, sizeof slopes, "loss"}, NULL);
+                    for (int call = 0; call < 3; call++) {
+                        (void)rp_call(f, in, 3, got, 1 + slopes);
+                        if (call < 2) (void)rp_synchronize(rp_cpu()), (void)rp_error_take();
+                    }
+                    rp_compiled_release(f);
+                }
+                rp_set_grad_enabled(false);
+                if (rp_synchronize(rp_cpu()) != (outside ? RP_ERROR_INDEX : RP_OK))
+                    fail_msg("%lld classes, way %d on %s: %s", (long long)classes, how, isas[k], rp_error_message());
+                if (outside) assert_non_null(strstr(rp_error_message(), "is out of bounds"));
+                (void)rp_error_take();
+                for (int i = 0; i <= slopes && !outside; i++) {
+                    got[i] = rp_contiguous(rp_detach(got[i]));
+                    if (!want[i]) want[i] = got[i];
+                    if (!same(want[i], got[i]))
+                        fail_msg("%lld x %lld of %s, result %d, way %d on %s: other bits", (long long)rows,
+                                 (long long)classes, rp_dtype_name(dtype), i, how, isas[k]);
+                }
+            }
+        }
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+static void losses(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16};
+    static const int64_t classes[] = {10, 32, 33, 100, 257, 1000, 9000};
+    loss_lines = loss_rows = 0;
+    for (int i = 0; i < 3 * 7; i += SLOW_BUILD ? 5 : 1)
+        losses_of(dtypes[i % 3], 5 + 60 * (i % 2), classes[i / 3], false);
+    losses_of(RP_F32, 40, 100, true);
+    assert_true(loss_rows > 0);
+    if (rp__tiles_named("avx2")) assert_true(loss_lines > 0);
+}
+
 /* Reductions of columns have the bits of those of rows: x^T copied, on every instruction set. */
 static rp_tensor *reduced(rp_tensor *t, int op, int64_t dim) {
     switch (op) {
@@ -532,7 +615,7 @@ int main(void) {
         cmocka_unit_test_teardown(shared_rows, restore),     cmocka_unit_test_teardown(long_rows, restore),
         cmocka_unit_test_teardown(leftovers, restore),       cmocka_unit_test_teardown(norms, restore),
         cmocka_unit_test_teardown(columns, restore),         cmocka_unit_test_teardown(wide_norms, restore),
-        cmocka_unit_test_teardown(optimizer_steps, restore),
+        cmocka_unit_test_teardown(optimizer_steps, restore), cmocka_unit_test_teardown(losses, restore),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

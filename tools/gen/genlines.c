@@ -179,9 +179,9 @@ static void rows(rp_dtype dtype) {
     reductions(dtype);
 }
 
-/* ---- norms, softmax and prelu as the compiler makes them */
+/* ---- norms, softmax, prelu and the loss of classes as the compiler makes them */
 
-typedef enum norm { LAYER, RMS, GROUP, BATCH, BATCH_STILL, INSTANCE, PRELU, SOFTMAX, LOG_SOFTMAX, UNIT } norm;
+typedef enum norm { LAYER, RMS, GROUP, BATCH, BATCH_STILL, INSTANCE, PRELU, SOFTMAX, LOG_SOFTMAX, UNIT, CLASSES } norm;
 typedef struct form {
     norm kind;
     bool residual;   /* of x plus another */
@@ -204,6 +204,7 @@ static rp_tensor *apply(const form *f, rp_tensor *const *in) {
     case SOFTMAX: return rp_softmax(x, -1);
     case LOG_SOFTMAX: return rp_log_softmax(x, -1);
     case UNIT: return rp_normalize(x, 2, -1, 1e-12);
+    case CLASSES: return rp_cross_entropy(x, in[0]);
     default: return NULL;
     }
 }
@@ -230,6 +231,7 @@ static void norm_form(const form *f, rp_dtype dtype, bool many) {
     for (unsigned i = 0; i < f->affine; i++) in[n++] = rp_empty(&channels, 1, &options);
     for (unsigned i = 0; i < 2 && (f->kind == BATCH || f->kind == BATCH_STILL); i++)
         in[n++] = rp_empty(&channels, 1, &options);
+    if (f->kind == CLASSES) in[n++] = rp_empty(size, 1, RP_OPTIONS(rp_empty_options, .dtype = RP_I64));
     rp_tensor *y = apply(f, in);
     /* for inference; forward and backward of a tape, and both in one */
     for (int how = 0; how < 3; how++) {
@@ -253,7 +255,7 @@ static void norms(rp_dtype dtype) {
         {LAYER, false, 2},   {LAYER, false, 1},       {LAYER, false, 0},    {LAYER, true, 2},     {RMS, false, 1},
         {RMS, false, 0},     {RMS, true, 1},          {GROUP, false, 2},    {GROUP, true, 2},     {BATCH, false, 2},
         {BATCH, true, 2},    {BATCH_STILL, false, 2}, {INSTANCE, false, 0}, {INSTANCE, false, 2}, {PRELU, false, 1},
-        {SOFTMAX, false, 0}, {LOG_SOFTMAX, false, 0}, {UNIT, false, 0}};
+        {SOFTMAX, false, 0}, {LOG_SOFTMAX, false, 0}, {UNIT, false, 0},     {CLASSES, false, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         norm_form(&all[i], dtype, false);
         if (all[i].kind == LAYER || all[i].kind == RMS) norm_form(&all[i], dtype, true);

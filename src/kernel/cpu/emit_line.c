@@ -32,13 +32,17 @@ typedef struct emitter {
 /* ---- what a line function can hold */
 
 static bool plain(const rp__insn *i) { return i->a == RP__NO_VAL && i->b == RP__NO_VAL; }
-static bool insn_fits(const rp__dag *dag, const rp__insn *i, bool row) {
-    if (i->kind == RP__INSN_LOAD) return plain(i);
-    if (i->kind == RP__INSN_IOTA || i->kind == RP__INSN_GROUP || i->kind == RP__INSN_SCAN) return false;
+/* Rows may read one value each at a computed place, as losses do that of a class, and know where along them an element is. */
+static bool insn_fits(const rp__dag *dag, const rp__program *p, const rp__insn *i, bool row) {
+    if (i->kind == RP__INSN_LOAD) return row || plain(i);
+    if (i->kind == RP__INSN_IOTA) return p->plan != RP__PLAN_ELEMENTS;
+    if (i->kind == RP__INSN_GROUP || i->kind == RP__INSN_SCAN) return false;
     if (i->kind != RP__INSN_OP) return !row;
     const rp__node *n = &dag->nodes[i->d];
     switch (n->op) {
-    case RP__CHECK_INDEX:
+    case RP__CHECK_INDEX: return row;
+    case RP__FLOORDIV: /* of integers each tells of a divisor of 0 */
+    case RP__REMAINDER: return rp__dtype_is_float((rp_dtype)n->dtype);
     case RP__PHILOX:
     case RP__PHILOX64:
     case RP__PHILOX_NORMAL: return false;
@@ -46,9 +50,13 @@ static bool insn_fits(const rp__dag *dag, const rp__insn *i, bool row) {
     }
 }
 bool rp__line_fits(const rp__dag *dag, const rp__program *p) {
-    if (p->grouped || (p->serial && p->plan == RP__PLAN_ELEMENTS) || p->checks || p->n_windows ||
+    if (p->grouped || (p->serial && p->plan == RP__PLAN_ELEMENTS) || p->n_windows || p->largest.phase ||
         dag->n_nodes > MAX_NODES)
         return false;
+    for (uint32_t k = 0; k < p->uniform_end; k++) {
+        const rp__node *n = &dag->nodes[p->insns[k].d];
+        if (p->checks && (n->op == RP__CHECK_INDEX || !insn_fits(dag, p, &p->insns[k], true))) return false;
+    }
     for (unsigned k = 0; k < p->n_stores; k++) {
         const rp__program_store *st = &p->stores[k];
         if (st->mode == RP__STORE_ADD && (st->row || (st->dtype != RP_F32 && st->dtype != RP_F64))) return false;
@@ -56,11 +64,11 @@ bool rp__line_fits(const rp__dag *dag, const rp__program *p) {
     }
     for (unsigned phase = 0; phase <= p->n_phases; phase++) {
         for (uint32_t k = p->row[phase].begin; k < p->row[phase].end; k++) {
-            if (!insn_fits(dag, &p->insns[k], true)) return false;
+            if (!insn_fits(dag, p, &p->insns[k], true)) return false;
         }
         if (phase == p->n_phases) break;
         for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
-            if (!insn_fits(dag, &p->insns[k], false)) return false;
+            if (!insn_fits(dag, p, &p->insns[k], false)) return false;
         }
     }
     return true;
@@ -185,6 +193,10 @@ static void emit_body(const emitter *e, unsigned phase, char at, const char *kep
             else
                 rp__text_add(t, "const g_%s v%u = g_load_%s(%c%u, j, 1); ", type, i->d, storage_of(e, i->access), from,
                              i->access);
+            break;
+        case RP__INSN_IOTA:
+            rp__text_add(t, "const g_%s v%u = g_count_i64((int64_t)(intptr_t)q%u + %s); ", type, i->d, i->access,
+                         at == 'b' ? "i + j" : "j");
             break;
         case RP__INSN_OP:
             if (turn && turn_of(e, i)) {
@@ -440,14 +452,28 @@ static void emit_phase(const emitter *e, unsigned phase) {
     }
 }
 
+/* At a place, and where a predicate is false 0 without looking there. */
+static void emit_row_load(const emitter *e, const rp__insn *i) {
+    const char *type = type_of(e, i->d);
+    rp__text_add(e->t, "const g_%s v%u = ", type, i->d);
+    if (i->b != RP__NO_VAL) rp__text_add(e->t, "!g_get_bool(v%u) ? g_bits_%s(0) : ", i->b, type);
+    rp__text_add(e->t, "g_one_%s(q%u", storage_of(e, i->access), i->access);
+    if (i->a != RP__NO_VAL) rp__text_add(e->t, " + g_get_i64(v%u) * %u", i->a, bytes_of(e, i->access));
+    rp__text_puts(e->t, ");");
+}
 static void emit_row_values(const emitter *e, unsigned phase) {
     const rp__program *p = e->p;
     for (uint32_t k = p->row[phase].begin; k < p->row[phase].end; k++) {
         const rp__insn *i = &p->insns[k];
         rp__text_puts(e->t, "  ");
         if (i->kind == RP__INSN_LOAD)
-            rp__text_add(e->t, "const g_%s v%u = g_one_%s(q%u);", type_of(e, i->d), i->d, storage_of(e, i->access),
-                         i->access);
+            emit_row_load(e, i);
+        else if (i->kind == RP__INSN_IOTA)
+            rp__text_add(e->t, "const g_i64 v%u = g_bits_i64((uint64_t)(uintptr_t)q%u);", i->d, i->access);
+        else if (e->dag->nodes[i->d].op == RP__CHECK_INDEX)
+            rp__text_add(e->t,
+                         "const g_i64 v%u = g_bits_i64((uint64_t)l->check(l, g_get_i64(v%u), g_get_i64(v%u), %d));",
+                         i->d, i->a, i->b, (int)i->imm);
         else
             rp__emit_op(e->dag, i->d, e->t);
         rp__text_puts(e->t, "\n");

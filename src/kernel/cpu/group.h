@@ -408,6 +408,14 @@ G_PUT(f16, f32, 2)
 G_PUT(bf16, f32, 2)
 G_PUT(i8, i32, 1)
 G_PUT(i16, i32, 2)
+/* The first lane; numbers from `first` on. */
+G_FN int64_t g_get_i64(g_i64 x) { return x.lo[0]; }
+G_FN int g_get_bool(g_bool x) { return x[0] != 0; }
+G_FN g_i64 g_count_i64(int64_t first) {
+    rp__vi64 lane;
+    for (int i = 0; i < G_N / 2; i++) lane[i] = i;
+    return (g_i64){lane + first, lane + (first + G_N / 2)};
+}
 #define G_ONE_NARROW(name, type, bytes)                                                                                \
     G_FN g_##type g_one_##name(const char *p) {                                                                        \
         char all[RP_VEC_BYTES];                                                                                        \

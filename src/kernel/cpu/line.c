@@ -497,6 +497,12 @@ static int64_t size_of(const int64_t *extent, unsigned d0, unsigned d1) {
     for (unsigned d = d0; d < d1; d++) n *= extent[d];
     return n;
 }
+static int64_t check_index(const rp__line *l, int64_t index, int64_t bound, int wrap) {
+    const int64_t at = wrap && index < 0 ? index + bound : index;
+    if (RP__LIKELY(at >= 0 && at < bound)) return at;
+    rp__error_record_put(l->errors, l->tag, index, bound);
+    return 0;
+}
 bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const int64_t *extent, const int64_t *stride,
                     rp__line_pieces *x, rp__line *l) {
     unsigned n = 0;
@@ -504,6 +510,10 @@ bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int64_t *own = stride + (size_t)a * dims;
         if (p->access_row[a] || step_of(extent, own, n_outer, dims) == 1) continue;
+        if (p->access_iota[a]) {
+            if (p->counted >> a & 1u) return false;
+            continue;
+        }
         stretches s = {.step = 1, .size = p->access_size[a], .tiles = p->tiles};
         unsigned outer = dims;
         while (outer > n_outer && step_of(extent, own, outer - 1, dims) >= 0) outer--;
@@ -580,6 +590,7 @@ void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, int64_t rows) {
     l->place = x->place;
 }
 
+static int64_t step_bytes(const rp__program *p, unsigned a) { return p->access_iota[a] ? 1 : p->access_size[a]; }
 /* Rows [first, last), each of n elements; lanes: the rows of these lanes. One call where rows follow each other at equal distances,
    else one a row. */
 static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, const uint64_t *address,
@@ -600,10 +611,16 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
     rp__line_pieces pieces;
     rp__line l = {.base = base, .row = row, .blocks = scratch, .n = n};
     if (!rp__line_apart(p, n_outer, dims, extent, stride, &pieces, &l)) return false;
+    if (p->checks) {
+        const uint64_t *behind = scalars + p->n_scalars + 3 * (size_t)p->n_draws;
+        l.check = check_index;
+        l.errors = (rp__error_record *)(uintptr_t)behind[0];
+        l.tag = behind[1];
+    }
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int64_t *own = stride + (size_t)a * dims;
-        row[a] = n_outer == 1 ? step * own[0] * p->access_size[a] : 0;
-        bytes += p->access_row[a] ? 0 : p->access_size[a];
+        row[a] = n_outer == 1 ? step * own[0] * step_bytes(p, a) : 0;
+        bytes += p->access_row[a] || p->access_iota[a] ? 0 : p->access_size[a];
     }
     rp__line_blocks(p, scalars, scratch);
     l.kept = scratch + 64 * (size_t)p->n_blocks;
@@ -620,7 +637,7 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
         for (int64_t at = lane; at < stop; at += l.rows * step) {
             for (unsigned a = 0; a < p->n_accesses; a++) {
                 base[a] =
-                    moved(address[a], offset_of(extent, stride + (size_t)a * dims, n_outer, at) * p->access_size[a]);
+                    moved(address[a], offset_of(extent, stride + (size_t)a * dims, n_outer, at) * step_bytes(p, a));
                 if (lanes && (p->added >> a & 1)) base[a] = sums[a];
             }
             const int64_t side = n_outer ? extent[n_outer - 1] : 1, beside = side - at % side;

@@ -22,6 +22,10 @@ typedef struct rp__line {
     void *pieces; /* what `bring` and `take` go by */
     void (*bring)(const struct rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last);
     void (*take)(const struct rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last);
+    /* Of rows that read at computed places: what CHECK_INDEX gives, and where it tells of what is outside. */
+    int64_t (*check)(const struct rp__line *l, int64_t index, int64_t bound, int wrap);
+    void *errors;
+    uint64_t tag;
     /* chunk functions, one a phase: chunks [first, last) of one row of n elements */
     int64_t first, last, chunks; /* chunks: of the row */
     const char *values;          /* row values, 64 bytes each */

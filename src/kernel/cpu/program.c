@@ -110,6 +110,7 @@ static rp__insn *emit_node(compiler *c, unsigned v) {
               : n->op == RP__SCAN   ? RP__INSN_SCAN
               : n->op == RP__INSIDE ? RP__INSN_INSIDE
                                     : RP__INSN_OP;
+    if (i->kind == RP__INSN_IOTA) c->p->counted |= UINT64_C(1) << n->access;
     c->p->places = c->p->places || (n->op == RP__LOAD && n->a != RP__NO_VAL && !c->found[n->a]);
     for (unsigned k = 0, s = 0; i->kind == RP__INSN_SCAN && k < v; k++) {
         s += c->dag->nodes[k].op == RP__SCAN;

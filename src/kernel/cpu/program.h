@@ -115,6 +115,7 @@ typedef struct rp__program {
     rp__program_store *stores;
     uint64_t written;       /* bit a: a store's access */
     uint64_t added;         /* bit a: that of an adding store */
+    uint64_t counted;       /* bit a: an iota that is read */
     uint8_t *access_size;   /* storage bytes */
     uint8_t *access_narrow; /* rp__narrow_kind of its dtype */
     uint8_t *access_load;   /* the same or RP__LOAD_BOOL: what a load is converted by */
