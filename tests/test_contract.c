@@ -1077,6 +1077,46 @@ static void test_bulk(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* Sums of weights in parts of one share, of two and of four, of operands that bulk copies take and of others, by rows, that they do not. */
+static void test_bulk_shares(void **state) {
+    (void)state;
+    enum { FORCED = 64 };
+    /* images, channels, size, out, kernel */
+    static const int shapes[][5] = {{4, 32, 18, 48, 3}, {5, 160, 15, 64, 1}};
+    const int64_t one[2] = {1, 1}, none[2] = {0, 0};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    assert_int_equal(rp_set_float32_conv_precision("tf32"), RP_OK);
+    for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (unsigned shares = 1; shares <= 3; shares++) {
+            const int *e = shapes[s];
+            const int64_t out = e[2] - e[4] + 1;
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *want = NULL;
+            for (int rows = 0; rows < 2; rows++) {
+                rp_tensor *x = FILLED(1, RP_F32, e[0], e[1], e[2], e[2]),
+                          *w = FILLED(2, RP_F32, e[3], e[1], e[4], e[4]), *dy = FILLED(3, RP_F32, e[0], e[3], out, out),
+                          *got;
+                if (!rows) x = last_channels(x, 2), dy = last_channels(dy, 2);
+                (void)rp_set_requires_grad(w, true);
+                rp_tensor *y = rp_conv2d(x, w, NULL, one, 2, none, 2, one, 2, 1);
+                const unsigned before = rp__conv_bulks;
+                rp__cuda_conv_tile = FORCED * shares;
+                rp_grad(&y, 1, &w, 1, &dy, NULL, &got);
+                rp__cuda_conv_tile = 0;
+                ok();
+                if (rows)
+                    assert_same(want, got, "shares of weights");
+                else
+                    assert_int_equal(rp__conv_bulks, before + 1);
+                want = got;
+            }
+            rp_scope_end(scope, NULL, 0);
+        }
+    assert_int_equal(rp_set_float32_conv_precision("highest"), RP_OK);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* Padding around a picture without places has results all the same, and a step far beyond the picture is no loop. */
 static void test_bulk_ends(void **state) {
     (void)state;
@@ -1519,33 +1559,20 @@ static void test_node(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_node),
-        cmocka_unit_test(test_reduced_over_nothing),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_layout_families),
-        cmocka_unit_test(test_layout_across),
-        cmocka_unit_test(test_layout_depthwise),
-        cmocka_unit_test(test_unseen_stride),
-        cmocka_unit_test(test_stored_two_ways),
-        cmocka_unit_test(test_everyday),
-        cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_many_groups),
-        cmocka_unit_test(test_channels_of_results),
-        cmocka_unit_test(test_covered),
-        cmocka_unit_test(test_strided_shares),
-        cmocka_unit_test(test_one_place),
-        cmocka_unit_test(test_product_neighbours),
-        cmocka_unit_test(test_results_across),
-        cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_rounded),
-        cmocka_unit_test(test_bulk),
-        cmocka_unit_test(test_bulk_ends),
-        cmocka_unit_test(test_rounded_turned),
-        cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_factors),
-        cmocka_unit_test(test_factors_of_a_matrix_unit),
+        cmocka_unit_test(test_node),           cmocka_unit_test(test_reduced_over_nothing),
+        cmocka_unit_test(test_layout),         cmocka_unit_test(test_layout_families),
+        cmocka_unit_test(test_layout_across),  cmocka_unit_test(test_layout_depthwise),
+        cmocka_unit_test(test_unseen_stride),  cmocka_unit_test(test_stored_two_ways),
+        cmocka_unit_test(test_everyday),       cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_numbers),        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_many_groups),    cmocka_unit_test(test_channels_of_results),
+        cmocka_unit_test(test_covered),        cmocka_unit_test(test_strided_shares),
+        cmocka_unit_test(test_one_place),      cmocka_unit_test(test_product_neighbours),
+        cmocka_unit_test(test_results_across), cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_rounded),        cmocka_unit_test(test_bulk),
+        cmocka_unit_test(test_bulk_ends),      cmocka_unit_test(test_bulk_shares),
+        cmocka_unit_test(test_rounded_turned), cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_factors),        cmocka_unit_test(test_factors_of_a_matrix_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -627,7 +627,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
             RP_ACC part[RP_TURNS][RP_SPLIT];
             _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
                 RP_PLACE_OF(i0 + u)
-                if (!there) continue;
+                /* what is read is used: rp_cluster_done */
+                if (!there || m0 + RP_ROW_OF(pass, r) >= M || n0 + j >= N) continue;
 #if RP_SPLIT > 1
                 _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[u][other] =
                     RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], other, RP_SPLIT);

@@ -1,5 +1,5 @@
-/* Convolutions by bulk copies (conv_bulk.cuh), forward and input gradient of 16-bit floats and of f32 rounded to tf32 on sm_90, a part of conv.c's
- * row "mma": which of them, in which tiles, and what that takes. The bits are those of the row's other texts. */
+/* Convolutions by bulk copies (conv_bulk.cuh), forward and input gradient of 16-bit floats and of f32 rounded to tf32 on sm_90, and of the latter
+ * weight gradients (conv_bulk_weight.cuh), a part of conv.c's row "mma": which of them, in which tiles, and what that takes. The bits are those of the row's other texts. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -275,7 +275,9 @@ static bool is_left_out(unsigned tile) {
 
 rp__conv_cut rp__conv_bulk_cut(const rp__conv_extent *e, const rp__device *d) {
     enum { ROUNDS = 4, LEAST = 256, MOST = 256 }; /* of the inner index in a share; shares */
-    const int64_t most = e->k / LEAST < MOST ? e->k / LEAST : MOST;
+    /* places in memory have 32 bits */
+    const int64_t most = e->k / LEAST < MOST ? e->k / LEAST : MOST,
+                  held = INT32_MAX / 4 / (e->m * e->groups < INT32_MAX / 4 ? e->m * e->groups : INT32_MAX / 4) / e->n;
     rp__conv_cut best = {.parts = 1};
     double least = 0;
     for (unsigned s = 0; s <= 3 && (s == 0 || INT64_C(1) << s <= most); s++) {
@@ -285,8 +287,9 @@ rp__conv_cut rp__conv_bulk_cut(const rp__conv_extent *e, const rp__device *d) {
             const int64_t blocks = (over(e->m, t->tm) * over(e->n, t->tn) * e->groups) << s;
             if (rp__cuda_conv_tile >> FORCED_SPLIT == 0 && is_left_out(tile)) continue;
             for (unsigned k = 0; k <= ROUNDS; k++) {
-                const int64_t fit = k ? k * (int64_t)rp__cuda_in_clusters(d, s) / blocks : 1,
-                              parts = fit < most >> s ? fit : most >> s;
+                int64_t parts = k ? k * (int64_t)rp__cuda_in_clusters(d, s) / blocks : 1;
+                if (parts > most >> s) parts = most >> s;
+                if (parts > 1 && parts > held) parts = held;
                 const double time = parts > 0 ? weight_time(e, d, tile, s, parts) : 0;
                 if (time > 0 && (least == 0 || time < least)) best = (rp__conv_cut){s, parts}, least = time;
             }

@@ -230,7 +230,7 @@ RP_FN void rp_store_wide(const RP_WORDS *q, const RP_ACC *sum, RP_INDEX to) {
     four.y = RP_STORE(sum[2]) | (rp_u32)RP_STORE(sum[3]) << 16;
     four.z = RP_STORE(sum[4]) | (rp_u32)RP_STORE(sum[5]) << 16;
     four.w = RP_STORE(sum[6]) | (rp_u32)RP_STORE(sum[7]) << 16;
-    rp_st_v4_u32((rp_u32 *)((RP_T *)p.w[RP_PARTS ? 3 : RP_KIND] + to), four);
+    rp_st_v4_u32((rp_u32 *)((RP_T *)p.w[RP_KIND] + to), four);
 }
 #endif
 #endif

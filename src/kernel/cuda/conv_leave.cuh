@@ -1,5 +1,5 @@
 /* How the sums of a tile leave (conv_mma.cuh, conv_bulk.cuh): a pass of rows and columns at a time goes through shared memory, so that neighbours
- * in a warp store neighbours, in vectors of eight (RP_OUT_WIDE), and what other blocks of a cluster have is added up. Put behind the macros of a
+ * in a warp store neighbours, in vectors (RP_OUT_WIDE) of eight or, of f32 that nothing follows, four, and what other blocks of a cluster have is added up. Put behind the macros of a
  * tile (RP_TM, RP_TN, RP_WM, RP_TILES; without RP_WG those of conv_tile.cuh) and conv_common.cuh. */
 #if RP_WG
 /* Columns of a warpgroup; a pass of results is of all rows and of columns of both warpgroups: as many as leave each thread eight vectors, of
@@ -64,7 +64,7 @@ RP_FN void rp_leave_two(RP_ACC *st, int row, int column, const float *two) {
     *(rp_f32x2 *)&st[RP_ST_AT(row, column)] = both;
 #endif
 }
-#if RP_WG && RP_OUT_WIDE && !RP_REST && !RP_TF32 && RP_SPLIT == 1
+#if RP_WG && RP_OUT_WIDE && !RP_REST && !RP_PARTS && !RP_TF32 && RP_SPLIT == 1
 /* 16-bit results that nothing follows are rounded first, and take half the room: all of them leave in one pass, eight a line of a matrix. */
 #define RP_NARROW_ROW ((RP_OUT_ROWS ? RP_TM : RP_TN) + 8) /* lines of a matrix lie in different banks */
 #define RP_NARROW_TURNS (RP_TM * RP_TN / 8 / 256)

@@ -1,7 +1,7 @@
 /* Tiles of f32 as bulk copies bring them with channels side by side (conv_bulk_weight.cuh): lines of 32 channels of an operand, RP_TK of them
  * along the inner index, are a panel, whose pieces of 16 bytes are swizzled; panels lie beside each other. Warps multiply by mma: rows of a
  * fragment are four of one piece and four of the piece 64 bytes further, so that what a warp reads at once lies in different banks. Put behind the
- * macros of a tile, before conv_leave.cuh, which asks where a row of a pass and a column of a fragment are. */
+ * macros of a tile, before conv_leave.cuh, which asks where rows and columns of a fragment are. */
 #define RP_PANEL 32
 #define RP_PANEL_SIZE (RP_PANEL * RP_TK)
 #define RP_A_SIZE (RP_TM * RP_TK)

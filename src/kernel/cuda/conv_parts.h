@@ -31,7 +31,7 @@ void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted,
 uint32_t rp__conv_n_words(const rp__problem *p);
 /* Of tests and measurements: 1 + the row of conv.c's tiles, of those in slices and of those in vectors, 17 + the row of conv_bulk.c's, or 33 + the
    row of conv_patch.c's, that serves wherever one can; 0: the one of least clocks, if any. From 64 on with 64 (1 + the logarithm of the shares)
-   of conv_bulk.c's. */
+   of conv_bulk.c's. Tiles of weight gradients there are counted round, and forced shares alone decide how their sums are cut. */
 extern unsigned rp__cuda_conv_tile;
 
 /* The launch; parts: as many shares leave their sums in the call's workspace, of rp__conv_parts_bytes; 0: none. */

@@ -1,5 +1,5 @@
 /* Weight gradients whose sums are long beside the result, images times places: shares of the inner index, as many as fill the device, leave
- * their sums in memory (RP_PARTS of conv.cuh and conv_mma.cuh), and a second launch adds them up (conv_sum.cuh). Nothing
+ * their sums in memory (RP_PARTS of conv.cuh, conv_mma.cuh and conv_bulk_weight.cuh), and a second launch adds them up (conv_sum.cuh). Nothing
  * follows such a sum in its kernel. How many shares there are is a function of sizes, dtype and kind of device. */
 #include <string.h>
 
@@ -18,16 +18,20 @@ static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
     if (p->op != RP__LIB_CONV_WEIGHT || !rp__dtype_is_float(p->o[0].dtype) || rp__conv_is_depthwise(p)) return 0;
     *e = rp__conv_sort(p, sorted);
     if (e->m == 0 || e->n == 0 || e->k == 0 || e->groups == 0) return 0;
+    const bool rounded = p->o[0].dtype == RP_F32 && rp__conv_on_tensor_cores(p);
+    if (rounded && rp__conv_bulk_turns(e, p->device)) {
+        const int64_t parts = rp__conv_bulk_cut(e, p->device).parts;
+        return parts > 1 ? parts : 0;
+    }
     const int64_t blocks = (e->m + 63) / 64 * ((e->n + 127) / 128) * e->groups;
     /* few rows are tiles of few threads */
     const int64_t each = rp__conv_on_tensor_cores(p) || e->m > 32 ? 2 : e->m > 16 ? 4 : 8;
     int64_t parts = each * (int64_t)p->device->multiprocessors / blocks;
     const int64_t most = e->k / LEAST_SHARE < MOST_SHARES ? e->k / LEAST_SHARE : MOST_SHARES;
     if (parts > most) parts = most;
-    if (parts > 1 && p->o[0].dtype == RP_F32 && rp__conv_on_tensor_cores(p)) {
-        const bool bulk = rp__conv_bulk_turns(e, p->device);
-        const int64_t turned = bulk ? rp__conv_bulk_cut(e, p->device).parts : rp__conv_turned_parts(e, p->device, most);
-        if (turned > 1 || bulk) parts = turned;
+    if (parts > 1 && rounded) {
+        const int64_t turned = rp__conv_turned_parts(e, p->device, most);
+        if (turned > 1) parts = turned;
     }
     return parts > 1 && e->m * e->groups <= INT32_MAX / 4 / parts / e->n ? parts : 0;
 }

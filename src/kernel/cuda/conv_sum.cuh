@@ -1,4 +1,4 @@
-/* The parts that shares of a weight gradient left in memory (RP_PARTS of conv.cuh and conv_mma.cuh), added up in rising order: by a thread an
+/* The parts that shares of a weight gradient left in memory (RP_PARTS of conv.cuh, conv_mma.cuh and conv_bulk_weight.cuh), added up in rising order: by a thread an
  * element, or four neighbours (RP_FOUR), or, of few elements, by RP_GROUPS threads that each have neighbouring shares, whose sums are added up in
  * rising order again. A part is a matrix: a row an output channel; columns channel and window, of which RP_CHANNELS says that the channel runs
  * fastest. Words: parts, dw, shares; O, channels of a group, window (3); strides of dw (o, c, window: 3).
