@@ -240,9 +240,9 @@ static void capture_draws(bool compiled) {
     CU(cu.end(native, &graph));
     CU(cu.instantiate(&exec, graph, 0));
 
-    s = rp_stream_wrap(rp_cuda(0), native);
-    OK(rp_generator_get(g, &seed, &now));
+    OK(rp_generator_get(g, &seed, &now)); /* nobody has said that the capture ended */
     assert_int_equal(now, offset);
+    s = rp_stream_wrap(rp_cuda(0), native);
     for (int64_t k = 0; k < 4; k++) {
         const int64_t at[2] = {k == 3 ? 7 : 7 * k - 3, k == 3 ? 100 : INT64_C(1000000007) * k + 100};
         (void)rp_copy_(words, rp_from_data(at, RP_DIMS(2), RP_I64));

@@ -92,10 +92,14 @@ void rp__generator_put(rp_generator *g, uint64_t seed, uint64_t offset) {
     rp__unlock(&g->lock);
 }
 
-/* A captured op takes its numbers from where the generator is at the replay: what is set or read now is not that. */
+/* A captured op takes its numbers from where the generator is at the replay: what is set or read now is not that. A capture of others may have
+ * ended since its stream was adopted. */
 static rp_status check_not_capturing(const rp_generator *g, const char *what) {
     RP_TRY(generator_check(g));
-    if (RP__LIKELY(!rp__captures_active()) || !rp__stream_capturing(rp__current_stream(g->device))) return RP_OK;
+    rp_stream *s = rp__captures_active() ? rp__current_stream(g->device) : NULL;
+    if (RP__LIKELY(!s) || !rp__stream_capturing(s)) return RP_OK;
+    RP_TRY(rp__capture_follow(s));
+    if (!rp__stream_capturing(s)) return RP_OK;
     return rp__fail(RP_ERROR_CAPTURE,
                     "%s a generator is not permitted while its device's stream is capturing: a replay draws from where "
                     "the generator is then; do it before the capture or between replays",
