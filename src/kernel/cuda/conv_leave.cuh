@@ -41,7 +41,9 @@
 #endif
 #define RP_OF_PASS (RP_PASS_ROWS * RP_PASS_COLUMNS / RP_EACH / RP_SPLIT)
 #define RP_TURNS ((RP_OF_PASS + 255) / 256)
-#define RP_TURNS_AT_ONCE (RP_TURNS % 4 == 0 ? 4 : RP_TURNS % 3 == 0 ? 3 : RP_TURNS % 2 == 0 ? 2 : 1)
+/* Of so many turns, a thread's reads that are under way at once. */
+#define RP_UNDER_WAY(turns) ((turns) % 4 == 0 ? 4 : (turns) % 3 == 0 ? 3 : (turns) % 2 == 0 ? 2 : 1)
+#define RP_TURNS_AT_ONCE RP_UNDER_WAY(RP_TURNS)
 #define RP_PLACE_OF_TURN(u)                                                                                            \
     const int e = rank % RP_SPLIT * RP_OF_PASS + t + (u)*256,                                                          \
               r = RP_OUT_ROWS ? e % (RP_PASS_ROWS / RP_EACH) * RP_EACH : e / (RP_PASS_COLUMNS / RP_EACH),              \
@@ -68,7 +70,7 @@ RP_FN void rp_leave_two(RP_ACC *st, int row, int column, const float *two) {
 /* 16-bit results that nothing follows are rounded first, and take half the room: all of them leave in one pass, eight a line of a matrix. */
 #define RP_NARROW_ROW ((RP_OUT_ROWS ? RP_TM : RP_TN) + 8) /* lines of a matrix lie in different banks */
 #define RP_NARROW_TURNS (RP_TM * RP_TN / 8 / 256)
-#define RP_NARROW_ONCE (RP_NARROW_TURNS % 4 == 0 ? 4 : RP_NARROW_TURNS % 3 == 0 ? 3 : RP_NARROW_TURNS % 2 == 0 ? 2 : 1)
+#define RP_NARROW_ONCE RP_UNDER_WAY(RP_NARROW_TURNS)
 RP_FN void rp_leave_narrow(const RP_WORDS *q, RP_T *st, const float *acc, const rp_result *result, int t, RP_INDEX g,
                            RP_INDEX m0, RP_INDEX n0, RP_INDEX M, RP_INDEX N, RP_INDEX cg, RP_INDEX og) {
     const int lane = t % 32, group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group;
