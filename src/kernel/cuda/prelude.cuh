@@ -89,7 +89,7 @@
  *   rp_mma_m16n8k16_f16(float d[4], const u32 a[4], const u32 b[2]) rp_mma_m16n8k16_bf16
  *   rp_mma_m16n8k32_i8(i32 d[4], const u32 a[4], const u32 b[2]): wraps
  *   rp_ldmatrix_x2(u32 r[2], row) rp_ldmatrix_x4(u32 r[4], row) rp_ldmatrix_x2_trans rp_ldmatrix_x4_trans
- *   rp_stmatrix_x4(row, u32 r[4]) rp_stmatrix_x4_trans (sm_90)
+ *   rp_stmatrix_x4(row, u32 r[4]) rp_stmatrix_x4_trans: the other way round
  * tensor cores, four warps, numbers 4 i to 4 i + 3 of the block, the same instructions in the same order (devices of 9.0 alone; only with
  * RP_PRELUDE_WGMMA defined before the prelude, as nvrtc.c does for a text that has one of these): d of 64 x N += or = a of 64 x 16 times b
  * of 16 x N. Warp w has rows 16 w on: d[4 j + v] is at row lane / 4 + v / 2 * 8, column 8 j + lane % 4 * 2 + v % 2; `a` in registers (_ra)
@@ -724,6 +724,23 @@ RP__LDMATRIX(_trans, ".trans")
     }
 RP__STMATRIX(, "")
 RP__STMATRIX(_trans, ".trans")
+#else
+RP_FN void rp_stmatrix_x4(void *row, const rp_u32 *r) {
+    const int lane = (int)(threadIdx.x & 31); /* blocks have whole warps along x */
+    _Pragma("unroll") for (int i = 0; i < 4; i++) {
+        rp_u32 *to = (rp_u32 *)__shfl_sync(0xffffffffu, (rp_u64)row, 8 * i + lane / 4);
+        to[lane % 4] = r[i];
+    }
+    __syncwarp();
+}
+RP_FN void rp_stmatrix_x4_trans(void *row, const rp_u32 *r) {
+    const int lane = (int)(threadIdx.x & 31);
+    _Pragma("unroll") for (int i = 0; i < 8; i++) {
+        rp_u16 *to = (rp_u16 *)__shfl_sync(0xffffffffu, (rp_u64)row, i / 2 * 8 + lane % 4 * 2 + i % 2);
+        to[lane / 4] = (rp_u16)(r[i / 2] >> (i % 2 * 16));
+    }
+    __syncwarp();
+}
 #endif
 
 /* ---- Tensor cores, a warpgroup ---- */
