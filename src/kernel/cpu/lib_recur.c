@@ -26,7 +26,7 @@ enum {
     GRAD,
     GRAD_LAST,
     GRAD_CELL,
-    SPARE, /* w by columns, or of GRU backwards the products of a step */
+    SPARE, /* of each item w by columns, or of GRU backwards the products of a step */
     TURNED,
     STEPS,
     SEQUENCES,
@@ -112,8 +112,9 @@ static void forward(const rp__kernel *kernel, const uint64_t *w, int64_t begin, 
         item a = item_of(w, number);
         const int64_t H = a.H, rows = a.rows, at = a.n * H, first = a.reverse ? a.steps : 0, last = a.steps - first;
         const bool lstm = a.cell == RP__CELL_LSTM, keeps = a.cell >= RP__CELL_GRU;
-        if (w[TURNED]) isa->turn[a.wide](a.gates * H, H, place(&a, W, 0), place(&a, SPARE, 0));
-        a.product[RP__GEMM_B] = w[TURNED] ? w[SPARE] : w[W], a.product[RP__GEMM_BIAS] = w[B];
+        void *const turned = place(&a, w[TURNED] ? SPARE : W, w[TURNED] ? number * a.gates * H * H : 0);
+        if (w[TURNED]) isa->turn[a.wide](a.gates * H, H, place(&a, W, 0), turned);
+        a.product[RP__GEMM_B] = (uint64_t)(uintptr_t)turned, a.product[RP__GEMM_BIAS] = w[B];
         begin_rows(&a, place(&a, STATES, first * rows * H + at), place(&a, HIDDEN, at));
         if (lstm) begin_rows(&a, place(&a, CELLS, first * rows * H + at), place(&a, C, at));
         for (int64_t step = 0; step < a.steps; step++) {
@@ -200,7 +201,8 @@ size_t rp__cpu_recur_workspace(rp__device *d, rp__library_op op, const rp__opera
     const size_t bytes = rp__dtype_bytes((rp_dtype)last->dtype), units = (size_t)last->size[1];
     if (op == RP__LIB_RECUR_BACK)
         return call->recurrence.cell == RP__CELL_GRU ? (size_t)rp__operand_numel(last) * bytes : 0;
-    return turns(o) ? (size_t)rp__cell_gates(call->recurrence.cell) * units * units * bytes : 0;
+    const size_t items = ((size_t)last->size[0] + FEW - 1) / FEW; /* at most: each turns w for itself */
+    return turns(o) ? items * (size_t)rp__cell_gates(call->recurrence.cell) * units * units * bytes : 0;
 }
 
 rp_status rp__cpu_recur_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
