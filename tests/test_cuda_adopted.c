@@ -130,6 +130,13 @@ static void test_work(void **state) {
     CU(cu.stream_destroy(native));
 }
 
+/* Once its last replay on `native` has run. */
+static void destroy_recorded(void *native, void *exec, void *graph) {
+    CU(cu.synchronize(native));
+    CU(cu.exec_destroy(exec));
+    CU(cu.graph_destroy(graph));
+}
+
 /* The owner captures: the graph computes again from what the arguments hold, whatever the library does in between. */
 static void capture(bool compiled) {
     rp_scope scope = rp_scope_begin();
@@ -176,9 +183,7 @@ static void capture(bool compiled) {
     }
     OK(rp_set_current_stream(before));
     rp_stream_release(s);
-    CU(cu.synchronize(native));
-    CU(cu.exec_destroy(exec));
-    CU(cu.graph_destroy(graph));
+    destroy_recorded(native, exec, graph);
     rp_compiled_release(f);
     OK(rp_scope_end(scope, NULL, 0));
     OK(rp_synchronize(rp_cuda(0)));
@@ -262,9 +267,7 @@ static void capture_draws(bool compiled) {
     }
     OK(rp_set_current_stream(before));
     rp_stream_release(s);
-    CU(cu.synchronize(native));
-    CU(cu.exec_destroy(exec));
-    CU(cu.graph_destroy(graph));
+    destroy_recorded(native, exec, graph);
     rp_compiled_release(f);
     OK(rp_scope_end(scope, NULL, 0));
     OK(rp_synchronize(rp_cuda(0)));

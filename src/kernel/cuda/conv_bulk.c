@@ -274,9 +274,9 @@ static bool is_left_out(unsigned tile) {
 }
 
 rp__conv_cut rp__conv_bulk_cut(const rp__conv_extent *e, const rp__device *d) {
-    enum { ROUNDS = 4, LEAST = 256, MOST = 256 }; /* of the inner index in a share; shares */
+    enum { ROUNDS = 4 };
     /* places in memory have 32 bits */
-    const int64_t most = e->k / LEAST < MOST ? e->k / LEAST : MOST,
+    const int64_t most = rp__conv_most_shares(e),
                   held = INT32_MAX / 4 / (e->m * e->groups < INT32_MAX / 4 ? e->m * e->groups : INT32_MAX / 4) / e->n;
     rp__conv_cut best = {.parts = 1};
     double least = 0;
@@ -286,12 +286,15 @@ rp__conv_cut rp__conv_bulk_cut(const rp__conv_extent *e, const rp__device *d) {
             const struct tile *t = &weight_tiles[tile];
             const int64_t blocks = (over(e->m, t->tm) * over(e->n, t->tn) * e->groups) << s;
             if (rp__cuda_conv_tile >> FORCED_SPLIT == 0 && is_left_out(tile)) continue;
+            int64_t before = 0; /* of short sums most rounds are the same */
             for (unsigned k = 0; k <= ROUNDS; k++) {
                 int64_t parts = k ? k * (int64_t)rp__cuda_in_clusters(d, s) / blocks : 1;
                 if (parts > most >> s) parts = most >> s;
                 if (parts > 1 && parts > held) parts = held;
-                const double time = parts > 0 ? weight_time(e, d, tile, s, parts) : 0;
-                if (time > 0 && (least == 0 || time < least)) best = (rp__conv_cut){s, parts}, least = time;
+                if (parts <= before) continue;
+                before = parts;
+                const double time = weight_time(e, d, tile, s, parts);
+                if (least == 0 || time < least) best = (rp__conv_cut){s, parts}, least = time;
             }
         }
     }

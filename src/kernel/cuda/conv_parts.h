@@ -36,6 +36,7 @@ extern unsigned rp__cuda_conv_tile;
 
 /* The launch; parts: as many shares leave their sums in the call's workspace, of rp__conv_parts_bytes; 0: none. */
 rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
+int64_t rp__conv_most_shares(const rp__conv_extent *e); /* that sums of a weight gradient are long enough for */
 size_t rp__conv_parts_bytes(const rp__conv_extent *e, rp_dtype dtype, int64_t parts);
 bool rp__conv_on_tensor_cores(const rp__problem *p);
 

@@ -7,7 +7,10 @@
 #include "kernel/cuda/text_kernel.h"
 #include "reprise_embed.h"
 
-enum { LEAST_SHARE = 256, MOST_SHARES = 256 };
+int64_t rp__conv_most_shares(const rp__conv_extent *e) {
+    enum { LEAST = 256, MOST = 256 }; /* of the inner index in a share; shares */
+    return e->k / LEAST < MOST ? e->k / LEAST : MOST;
+}
 
 /* Bits of the facts of conv_sum.cuh, over the dtype. */
 enum { CHANNELS = 8, GROUPED, FOUR, NARROW };
@@ -27,7 +30,7 @@ static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
     /* few rows are tiles of few threads */
     const int64_t each = rp__conv_on_tensor_cores(p) || e->m > 32 ? 2 : e->m > 16 ? 4 : 8;
     int64_t parts = each * (int64_t)p->device->multiprocessors / blocks;
-    const int64_t most = e->k / LEAST_SHARE < MOST_SHARES ? e->k / LEAST_SHARE : MOST_SHARES;
+    const int64_t most = rp__conv_most_shares(e);
     if (parts > most) parts = most;
     if (parts > 1 && rounded) {
         const int64_t turned = rp__conv_turned_parts(e, p->device, most);
